@@ -1,0 +1,38 @@
+# Each target sets itself up in .venv and is quick the second time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint docs clean
+
+demo: $(VENV)/.core
+	$(BIN)/trustmix demo --out demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest --numprocesses 2 --cov=trustmix.trust --cov-branch --cov-report=term --cov-fail-under=99
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "Documentation: site/index.html"
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) --editable ".[dev]"
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) --editable ".[docs]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo site

@@ -1,0 +1,158 @@
+"""The command line: parses, calls, prints. Exit code 0 on success, 2 on bad input with one sentence, 130 on Ctrl-C."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import trustmix
+from trustmix.errors import TrustmixError
+from trustmix.federation import History, Watcher
+from trustmix.study import Recipe, built_in, run
+from trustmix.study.demo import METHODS, demo, verdict
+from trustmix.study.display import Display
+from trustmix.study.report import report
+
+app = typer.Typer(
+    help="Federated distillation that knows who to trust.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Out = Annotated[Path | None, typer.Option("--out", help="The run directory.", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+@app.command("demo")
+def demo_command(
+    out: Annotated[
+        Path, typer.Option("--out", help="Where the four runs and the report go; replaced if it exists.")
+    ] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Another seed: another split, other initial models.")] = 0,
+) -> None:
+    """Compare training alone, AVG, UWA and sUWA on built-in data, and leave a report.
+
+    Example: trustmix demo
+    """
+    recipe = Recipe.load("demo", [f"seed={seed}"])
+    console = Console()
+    console.print(
+        f"{recipe.clients} clients, {recipe.split.classes_per_client} digit classes each, {recipe.rounds} rounds"
+    )
+    histories = demo(recipe, out, lambda method: _display(console, title=method))
+    console.print(_comparison({METHODS[name]: history for name, history in histories.items()}))
+    console.print(verdict(histories, recipe, classes=10), soft_wrap=True, highlight=False)
+    page = report([out / method for method in histories], out / "report.html")
+    console.print(f"Report: {page}", soft_wrap=True, highlight=False)
+
+
+@app.command("run")
+def run_command(
+    recipe: Annotated[str, typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.")
+    ] = None,
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the directory.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the run in the directory anew.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a recipe into a run directory; Ctrl-C leaves a run that can be resumed.
+
+    Example: trustmix run fashion --set split.classes_per_client=3 --set rule=avg --out runs/avg3
+    """
+    changes = overrides or []
+    loaded = Recipe.load(recipe, changes)
+    folder = out or Path("runs") / ",".join([Path(recipe).stem, *changes]).replace("/", "_")
+    console = Console(quiet=quiet)
+    with _display(console) as watch:
+        history = run(loaded, out=folder, resume=resume, overwrite=overwrite, watch=watch)
+    page = report([folder], folder / "report.html")
+    console.print(_comparison({history.rounds[-1].method: history}))
+    left_out = sum(len(line.failed) for line in history.rounds)
+    if left_out:
+        console.print(f"{left_out} answers were left out; rounds.jsonl and the report say why.")
+    console.print(f"Run: {folder}\nReport: {page}", soft_wrap=True, highlight=False)
+
+
+@app.command("recipes")
+def recipes_command() -> None:
+    """List the built-in recipes.
+
+    Example: trustmix recipes
+    """
+    for name, line in built_in().items():
+        typer.echo(f"{name:10} {line}")
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[list[Path], typer.Argument(help="One or several run directories.")],
+    out: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path("report.html"),
+) -> None:
+    """Write one HTML page about one or several runs.
+
+    Example: trustmix report runs/avg3 runs/suwa3 --out compare.html
+    """
+    typer.echo(f"Report: {report(folders, out)}")
+
+
+@contextmanager
+def _display(console: Console, title: str = "") -> Iterator[Watcher | None]:
+    if console.quiet:
+        yield None
+        return
+    with Display(console, title) as display:
+        yield display.watch
+
+
+def _comparison(histories: dict[str, History]) -> Table:
+    """The table that `demo` and `run` end with."""
+    table = Table("method", "accuracy", "own classes", "teacher", "effective clients", "MB up", "seconds")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, history in histories.items():
+        last, total = history.rounds[-1], history.summary()
+        percents = [history.best_accuracy, last.local_accuracy_mean, last.teacher_accuracy]
+        cells = ["-" if value is None else f"{100 * value:.1f} %" for value in percents]
+        effective = "-" if last.effective_clients is None else f"{last.effective_clients:.1f}"
+        table.add_row(name, *cells, effective, f"{total['bytes_up'] / 1e6:.2f}", f"{total['seconds']:.1f}")
+    return table
+
+
+def main() -> None:
+    """The entry point: a user's mistake is one sentence, not a traceback."""
+    try:
+        app(standalone_mode=True)
+    except TrustmixError as error:
+        Console(stderr=True).print(f"Error: {error}", soft_wrap=True, highlight=False, markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Stopped. The same command with --resume goes on from the last finished round.")
+        sys.exit(130)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(trustmix.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated distillation that knows who to trust."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Where data come from: built-in names, an npz file of arrays, or a Python function of the user's.
+
+A source is a function of the recipe's `path` that returns a `Dataset`; `load` finds it, calls it and checks the result.
+"""
+
+import gzip
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from trustmix.data.dataset import Dataset, Labelled, checked
+from trustmix.errors import TrustmixError
+from trustmix.imports import function_of
+from trustmix.registry import Registry
+from trustmix.seeds import numpy_stream
+
+Source: TypeAlias = Callable[[Path | None], Dataset]
+
+DATASETS: Registry[Source] = Registry("data set")
+
+
+def load(name: str | None = None, *, path: str | Path | None = None, source: str | None = None) -> Dataset:
+    """A checked data set, by name, from a file of arrays, or from a function 'package.module:function'.
+
+    >>> load("digits").train.inputs.shape
+    torch.Size([1437, 1, 8, 8])
+    """
+    if source is not None:
+        return checked(_from_function(source))
+    if name is None:
+        raise TrustmixError("The recipe names no data: set data.name, data.source or data.path.")
+    return checked(DATASETS.get(name)(Path(path).expanduser() if path is not None else None))
+
+
+@DATASETS.register("digits")
+def digits(path: Path | None = None) -> Dataset:
+    """1,797 handwritten digits of 8 x 8 pixels, from inside scikit-learn; a fixed fifth of each class is for tests."""
+    from sklearn.datasets import load_digits
+
+    if path is not None:
+        raise TrustmixError(f'data.path is {path}, but the data set "digits" is built in and has no path.')
+    bunch = load_digits()
+    inputs = torch.from_numpy(bunch.images).to(torch.float32).div(16).unsqueeze(1)
+    labels = torch.from_numpy(bunch.target).to(torch.int64)
+    order = torch.from_numpy(numpy_stream(0, "digits test set").permutation(len(labels)))
+    test = torch.cat([order[labels[order] == c][: round(0.2 * int((labels == c).sum()))] for c in range(10)])
+    held_out = torch.zeros(len(labels), dtype=torch.bool).index_fill_(0, test, True)
+    whole = Labelled(inputs, labels)
+    return Dataset("digits", whole[~held_out], whole[held_out], tuple(map(str, range(10))))
+
+
+FASHION_NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+
+
+@DATASETS.register("fashion")
+def fashion(path: Path | None = None) -> Dataset:
+    """Fashion-MNIST (Xiao et al. 2017): 60,000 + 10,000 grey images of 28 x 28, ten kinds of clothing; idx files."""
+    folder = _find_folder("fashion", path, "train-images-idx3-ubyte", "Debian's package dataset-fashion-mnist")
+    train, test = (
+        Labelled(
+            _idx(folder, f"{part}-images-idx3-ubyte").unsqueeze(1), _idx(folder, f"{part}-labels-idx1-ubyte").long()
+        )
+        for part in ("train", "t10k")
+    )
+    return Dataset("fashion", train, test, FASHION_NAMES, mean=(0.2860,), std=(0.3530,))
+
+
+def _find_folder(name: str, path: Path | None, file: str, remedy: str) -> Path:
+    """The first folder that holds the file: the recipe's path, $TRUSTMIX_DATA, the user's cache, Debian's place."""
+    base = os.environ.get("TRUSTMIX_DATA")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    fallbacks = [*([Path(base) / name] if base else []), cache / "trustmix" / name, DEBIAN / f"{name}-mnist"]
+    places = [path] if path is not None else fallbacks
+    for place in places:
+        if any((place / (file + ending)).is_file() for ending in ("", ".gz")):
+            return place
+    raise TrustmixError(
+        f'The data set "{name}" was not found: no {file}[.gz] in {", ".join(map(str, places))}. '
+        f"Install {remedy}, or set data.path or TRUSTMIX_DATA to where the files lie."
+    )
+
+
+DEBIAN = Path("/usr/share/datasets")
+
+
+def _idx(folder: Path, name: str) -> torch.Tensor:
+    """An idx file (LeCun's format: two zero bytes, type 8 = unsigned byte, rank, sizes, values), plain or gzipped."""
+    plain, zipped = folder / name, folder / (name + ".gz")
+    file = plain if plain.is_file() else zipped
+    try:
+        raw = plain.read_bytes() if file == plain else gzip.decompress(zipped.read_bytes())
+    except (OSError, EOFError) as error:
+        raise TrustmixError(f"{file} could not be read ({error}).") from error
+    rank = raw[3] if len(raw) > 3 else 0
+    header = 4 + 4 * rank
+    sizes = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(rank)]
+    if raw[:3] != b"\x00\x00\x08" or len(raw) != header + int(np.prod(sizes)):
+        raise TrustmixError(f"{file} is not a whole idx file of unsigned bytes ({len(raw)} bytes).")
+    return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=header).reshape(sizes).copy())
+
+
+@DATASETS.register("npz")
+def npz(path: Path | None = None) -> Dataset:
+    """The user's arrays: x_train, y_train, x_test, y_test; optionally x_public, y_public and classes (the names)."""
+    if path is None:
+        raise TrustmixError('The data set "npz" needs data.path, the npz file.')
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise TrustmixError(f"{path} could not be read as an npz file of plain arrays ({error}).") from error
+    return from_arrays(path.stem, arrays)
+
+
+def _from_function(source: str) -> Dataset:
+    result = function_of(source, "data.source")()
+    if isinstance(result, Dataset):
+        return result
+    if isinstance(result, dict):
+        return from_arrays(source, result)
+    raise TrustmixError(
+        f"{source} returned {type(result).__name__}; it must return a trustmix.Dataset or a dict of the arrays "
+        "x_train, y_train, x_test, y_test."
+    )
+
+
+def from_arrays(name: str, arrays: dict[str, Any]) -> Dataset:
+    """A data set from x_train, y_train, x_test, y_test (and x_public, y_public, classes), NumPy or torch.
+
+    >>> x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+    >>> from_arrays("mine", {"x_train": x, "y_train": y, "x_test": x, "y_test": y}).classes
+    2
+    """
+    missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
+    if missing:
+        raise TrustmixError(
+            f'Data set "{name}" lacks {", ".join(missing)}; it has {", ".join(sorted(arrays)) or "nothing"}.'
+        )
+    train, test = (_labelled(name, arrays, part) for part in ("train", "test"))
+    public = None
+    if "x_public" in arrays:
+        unknown = np.full(len(arrays["x_public"]), -1)
+        public = _labelled(name, {"y_public": unknown, **arrays}, "public")
+    highest = int(train.labels.max()) if len(train) else 0
+    names = tuple(map(str, arrays["classes"])) if "classes" in arrays else tuple(map(str, range(highest + 1)))
+    mean, std = _statistics(train.inputs) if train.inputs.dtype == torch.uint8 else ((0.0,), (1.0,))
+    return Dataset(name, train, test, names, public, mean, std)
+
+
+def _labelled(name: str, arrays: dict[str, Any], part: str) -> Labelled:
+    x, y = (torch.as_tensor(np.asarray(arrays[f"{letter}_{part}"])) for letter in "xy")
+    if y.dtype.is_floating_point or y.dtype == torch.bool:
+        raise TrustmixError(f'Data set "{name}": y_{part} is of type {y.dtype}; labels must be integers.')
+    if x.dtype == torch.float64:
+        x = x.to(torch.float32)
+    return Labelled(x, y.to(torch.int64))
+
+
+def _statistics(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel (the first axis of an image) of uint8 inputs, scaled to 0..1."""
+    channels = images.flatten(2) if images.ndim > 2 else images.unsqueeze(1)
+    scaled = channels.to(torch.float32) / 255
+    mean, std = scaled.mean((0, 2)), scaled.std((0, 2)).clamp_min(1e-3)
+    return tuple(mean.tolist()), tuple(std.tolist())

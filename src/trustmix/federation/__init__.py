@@ -1,0 +1,34 @@
+"""One round as the paper draws it: clients, server, what travels between them, and what is kept."""
+
+from trustmix.federation.checkpoint import Checkpoint
+from trustmix.federation.client import Client, Public
+from trustmix.federation.faults import FaultyEngine
+from trustmix.federation.history import History, Round
+from trustmix.federation.messages import Failure, Reply, Request
+from trustmix.federation.seam import ENGINES, Engine
+from trustmix.federation.server import ALONE, Federation, Moment, Participation, Watcher
+from trustmix.federation.store import DiskStore, MemoryStore
+from trustmix.federation.training import OPTIMIZERS, Training
+
+__all__ = [
+    "ALONE",
+    "ENGINES",
+    "OPTIMIZERS",
+    "Checkpoint",
+    "Client",
+    "DiskStore",
+    "Engine",
+    "Failure",
+    "FaultyEngine",
+    "Federation",
+    "History",
+    "MemoryStore",
+    "Moment",
+    "Participation",
+    "Public",
+    "Reply",
+    "Request",
+    "Round",
+    "Training",
+    "Watcher",
+]

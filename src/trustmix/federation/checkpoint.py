@@ -1,0 +1,51 @@
+"""The server's memory between rounds: which round is committed, its teacher, and the half-known line about it.
+
+A commit is the rename of one small file. Clients keep their own states by round (see `store`), so committing a round
+never copies them, and a run killed at any moment goes on from the last commit.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trustmix import storage
+from trustmix.errors import StorageError
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: the last committed exchange, the teacher it made, and what is known of that round."""
+
+    exchange: int = 0
+    teacher: bytes | None = None
+    pending: dict[str, Any] | None = None
+
+
+class Checkpoint:
+    """A folder with the server's state."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def load(self) -> Progress:
+        """The last commit, or the beginning."""
+        manifest = self.folder / "server.json"
+        if not manifest.exists():
+            return Progress()
+        fields = storage.read_json(manifest)
+        try:
+            teacher = storage.read_bytes(self.folder / fields["teacher"]) if fields["teacher"] else None
+            return Progress(int(fields["exchange"]), teacher, fields["pending"])
+        except (KeyError, TypeError) as error:
+            raise StorageError(f"{manifest} is not a checkpoint of trustmix ({error}).") from error
+
+    def commit(self, progress: Progress) -> None:
+        """Make this the state to resume from."""
+        name = f"teacher-{progress.exchange:06d}.safetensors" if progress.teacher is not None else None
+        if name is not None and progress.teacher is not None:
+            storage.write_bytes(self.folder / name, progress.teacher)
+        fields = {"exchange": progress.exchange, "teacher": name, "pending": progress.pending}
+        storage.write_json(self.folder / "server.json", fields)
+        for old in self.folder.glob("teacher-*.safetensors"):
+            if old.name != name:
+                old.unlink(missing_ok=True)

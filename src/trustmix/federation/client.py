@@ -1,0 +1,192 @@
+"""One client of Algorithm 1: `step(request) -> reply`, pure but for the client's own store.
+
+In one exchange it distils from the last teacher, evaluates, trains on its private data, predicts the public set, fits
+its density on calibration data and answers. If the step fails, the client is as it was before.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from trustmix.data import Labelled, hold_out
+from trustmix.errors import TrustmixError
+from trustmix.federation.messages import Reply, Request
+from trustmix.federation.store import MemoryStore, State, Store
+from trustmix.federation.training import Training, accuracy, predict, train
+from trustmix.seeds import torch_stream
+from trustmix.trust import ClassGaussians
+from trustmix.wire import FORMS, Envelope, decode_teacher, fingerprint
+
+
+@dataclass
+class Public:
+    """The public set as everybody sees it: inputs without labels."""
+
+    inputs: torch.Tensor
+    classes: int
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) == 0:
+            raise TrustmixError("The public set is empty; clients need samples to exchange predictions on.")
+        self.fingerprint = fingerprint(self.inputs)
+
+    def envelope(self, sender: str, round_: int) -> Envelope:
+        """What a message about this set must say of itself."""
+        return Envelope(sender, round_, self.fingerprint, len(self.inputs), self.classes)
+
+
+@dataclass
+class _Live:
+    """A client's model and optimiser while they are in memory."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    stages: int = 0
+    """How many private stages the model has behind it."""
+
+
+@dataclass
+class Client:
+    """A client: its identity, its data, its model, how it learns, and where it keeps its state.
+
+    `id` is its own and stays the same for ever. `model` builds the initial model. The test set may be anybody's, or
+    None where accuracy is nobody's business.
+    """
+
+    id: str
+    model: Callable[[], nn.Module]
+    private: Labelled
+    calibration: Labelled
+    public: Public
+    test: Labelled | None = None
+    training: Training = field(default_factory=Training)
+    form: str = "scores"
+    codec: str = "float32"
+    seed: int = 0
+    store: Store = field(default_factory=MemoryStore)
+    _live: _Live | None = field(default=None, init=False, repr=False)
+    _round: int = field(default=0, init=False, repr=False)
+    _own_test: Labelled | None = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        id: str,  # noqa: A002
+        model: Callable[[], nn.Module],
+        inputs: Any,
+        labels: Any,
+        *,
+        public: Public,
+        holdout: float = 0.2,
+        seed: int = 0,
+        **settings: Any,
+    ) -> "Client":
+        """A client from its own arrays; a part of each class is held out to calibrate the density on."""
+        data = Labelled(torch.as_tensor(inputs), torch.as_tensor(labels).to(torch.int64))
+        train_part, held_out = hold_out(data.labels, holdout, seed, id)
+        return cls(id, model, data[train_part], data[held_out], public, seed=seed, **settings)
+
+    def step(self, request: Request) -> Reply:
+        """Answer one request."""
+        try:
+            reply = self._step(request)
+        except BaseException:
+            self._live = None  # half a step is no step: go on from the stored state next time
+            raise
+        self._round = request.round
+        return reply
+
+    def _step(self, request: Request) -> Reply:
+        live = self._resume(request.round)
+        seconds: dict[str, float] = {}
+        global_accuracy = local_accuracy = payload = None
+        if request.teacher is not None:
+            with _timed(seconds, "distil"):
+                self._distil(live, request.round, request.teacher)
+        if request.round > 1 and self.test is not None:
+            with _timed(seconds, "evaluate"):
+                global_accuracy = accuracy(live.model, self.test.inputs, self.test.labels)
+        if request.train:
+            with _timed(seconds, "train"):
+                self._train(live, request)
+            if self.test is not None:
+                with _timed(seconds, "evaluate"):
+                    own = self._test_of_own_classes(self.test)
+                    local_accuracy = accuracy(live.model, own.inputs, own.labels) if len(own) else None
+            if request.upload:
+                with _timed(seconds, "predict"):
+                    payload = self._upload(live, request)
+        with _timed(seconds, "save"):
+            self.store.put(request.round, _state(live))
+        return Reply(self.id, request.round, payload, global_accuracy, local_accuracy, seconds)
+
+    def _resume(self, round_: int) -> _Live:
+        """The live model if it is the newest state older than the round, else that state from the store."""
+        if self._live is None or self._round >= round_:
+            model = self.model()
+            self._live = _Live(model, self.training.make_optimizer(model))
+            state = self.store.before(round_)
+            if state is not None:
+                _restore(self._live, state)
+        return self._live
+
+    def _distil(self, live: _Live, round_: int, message: bytes) -> None:
+        teacher = decode_teacher(message, self.public.envelope("server", round_ - 1))
+        self._learn(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs)
+
+    def _train(self, live: _Live, request: Request) -> None:
+        epochs = self.training.epochs if live.stages else self.training.first_epochs
+        self._learn(live, "private", request.round, self.private.inputs, self.private.labels, epochs)
+        live.stages += 1
+
+    def _learn(
+        self, live: _Live, stage: str, round_: int, inputs: torch.Tensor, targets: torch.Tensor, epochs: int
+    ) -> None:
+        if not self.training.keep_optimizer:
+            live.optimizer = self.training.make_optimizer(live.model)
+        generator = torch_stream(self.seed, "order", stage, self.id, round_)
+        batch = self.training.batch
+        train(live.model, live.optimizer, inputs, targets, epochs=epochs, batch=batch, generator=generator)
+
+    def _upload(self, live: _Live, request: Request) -> bytes:
+        """Public inference and the density, which is fitted anew after every private stage."""
+        density = ClassGaussians.fit(predict(live.model, self.calibration.inputs), self.calibration.labels)
+        logits = predict(live.model, self.public.inputs)
+        return FORMS[self.form](logits, density, self.public.envelope(self.id, request.round), self.codec)
+
+    def _test_of_own_classes(self, test: Labelled) -> Labelled:
+        if self._own_test is None:
+            self._own_test = test[torch.isin(test.labels, torch.unique(self.private.labels))]
+        return self._own_test
+
+
+def _state(live: _Live) -> State:
+    """Model, buffers and optimiser as tensors that safetensors can hold."""
+    tensors = {f"model.{name}": tensor for name, tensor in live.model.state_dict().items()}
+    for index, entries in live.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value for name, value in entries.items() if value is not None}
+    return tensors, {"stages": live.stages}
+
+
+def _restore(live: _Live, state: State) -> None:
+    tensors, facts = state
+    live.stages = int(facts["stages"])
+    live.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
+    slots: dict[int, dict[str, Any]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, entry = name.split(".", 2)
+            slots.setdefault(int(index), {})[entry] = value.clone()
+    live.optimizer.load_state_dict({**live.optimizer.state_dict(), "state": slots})
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - begin

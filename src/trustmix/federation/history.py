@@ -1,0 +1,85 @@
+"""What is known of a round, and of a run: the lines of rounds.jsonl and the figures of summary.json."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Round:
+    """One line of rounds.jsonl. Accuracies are fractions; clients are named by their id."""
+
+    round: int
+    method: str
+    accuracy_mean: float | None = None
+    accuracy: dict[str, float] = field(default_factory=dict)
+    """On all classes, after distilling from this round's teacher."""
+    local_accuracy_mean: float | None = None
+    local_accuracy: dict[str, float] = field(default_factory=dict)
+    """On the client's own classes, after this round's private training."""
+    teacher_accuracy: float | None = None
+    """Of this round's teacher on the public samples whose labels are known."""
+    concentration: float | None = None
+    """chi, the mean over public samples of sum_i w_i(x)^2."""
+    effective_clients: float | None = None
+    """1 / chi."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    participants: list[str] = field(default_factory=list)
+    """Clients whose upload is in the teacher."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Clients left out, and why."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time of each stage, summed over clients."""
+
+    def line(self) -> str:
+        """The round as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_line(cls, line: str) -> "Round":
+        """The round of a line of JSON."""
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True)
+class History:
+    """All rounds of a run.
+
+    >>> History([Round(1, "suwa", accuracy_mean=0.5), Round(2, "suwa", accuracy_mean=0.4)]).best_round
+    1
+    """
+
+    rounds: Sequence[Round]
+
+    @property
+    def best_accuracy(self) -> float | None:
+        """The largest mean client accuracy over rounds, the paper's figure."""
+        return max((r.accuracy_mean for r in self.rounds if r.accuracy_mean is not None), default=None)
+
+    @property
+    def best_round(self) -> int | None:
+        """The first round that reached it."""
+        best = self.best_accuracy
+        return next((r.round for r in self.rounds if best is not None and r.accuracy_mean == best), None)
+
+    @property
+    def final_accuracy(self) -> float | None:
+        """The mean client accuracy after the last round."""
+        return self.rounds[-1].accuracy_mean if self.rounds else None
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of summary.json."""
+        return {
+            "method": self.rounds[-1].method if self.rounds else None,
+            "rounds": len(self.rounds),
+            "best_accuracy": self.best_accuracy,
+            "best_round": self.best_round,
+            "final_accuracy": self.final_accuracy,
+            "final_local_accuracy": self.rounds[-1].local_accuracy_mean if self.rounds else None,
+            "bytes_up": sum(r.bytes_up for r in self.rounds),
+            "bytes_down": sum(r.bytes_down for r in self.rounds),
+            "seconds": round(sum(sum(r.seconds.values()) for r in self.rounds), 3),
+            "failures": sum(len(r.failed) for r in self.rounds),
+        }

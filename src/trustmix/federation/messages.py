@@ -1,0 +1,43 @@
+"""What server and client say to each other: one request and one reply a round, the same for every engine."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Request:
+    """Round `round` begins: learn from the last teacher, then train, predict and answer.
+
+    The answer to the request of round r tells the accuracy reached by round r - 1. After the last round comes a
+    closing request that only distils and evaluates (`train` is false).
+    """
+
+    round: int
+    teacher: bytes | None = None
+    """The teacher of the round before as a wire message; None in round 1 and for clients that train alone."""
+    train: bool = True
+    upload: bool = True
+    """Whether predictions on the public set are wanted."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer."""
+
+    client: str
+    round: int
+    payload: bytes | None = None
+    """The upload as a wire message."""
+    accuracy: float | None = None
+    """On all classes of the test set, after distillation, before private training: the result of the round before."""
+    local_accuracy: float | None = None
+    """On the client's own classes, after private training."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time spent in each stage."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that did not answer, and why."""
+
+    client: str
+    reason: str

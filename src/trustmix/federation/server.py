@@ -1,0 +1,244 @@
+"""The server of Algorithm 1: ask, fold the uploads into a teacher as they arrive, send it with the next request.
+
+R rounds take R + 1 exchanges: what a teacher made of the clients is told in their next answer, and the closing
+exchange, which goes to every client, only distils and evaluates.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean
+from typing import Any, TypeAlias
+
+import torch
+
+from trustmix.errors import TrustmixError
+from trustmix.federation.checkpoint import Checkpoint, Progress
+from trustmix.federation.client import Client, Public
+from trustmix.federation.history import History, Round
+from trustmix.federation.messages import Failure, Reply, Request
+from trustmix.federation.seam import ENGINES, Engine
+from trustmix.seeds import numpy_stream
+from trustmix.trust import Mixer, Rule, rule_of
+from trustmix.wire import decode_upload, encode_teacher
+
+ALONE = "alone"
+"""The method without a rule: clients train on their own data and nothing is exchanged."""
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Who is asked in a round, how long the server waits, and how many must answer."""
+
+    fraction: float = 1.0
+    """Part of the clients asked each round, drawn from the seed."""
+    quorum: float = 0.5
+    """Part of the asked clients whose uploads must arrive; with fewer the run stops, and can be resumed."""
+    deadline: float | None = None
+    """Seconds a client's step may take; a later answer is left out of the round."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a run is, for whoever watches it."""
+
+    round: int
+    rounds: int
+    stage: str
+    """"clients" while they work, "closing" after the last round."""
+    done: int
+    asked: int
+    accuracy: float | None
+    """Of the last round that is known."""
+
+    @property
+    def part(self) -> float:
+        """How much of the run is behind, from 0 to 1."""
+        exchanges = self.rounds if self.stage == "closing" else self.round - 1
+        return (exchanges + self.done / self.asked) / (self.rounds + 1)
+
+
+Watcher: TypeAlias = Callable[[Moment], None]
+
+
+@dataclass
+class _Exchange:
+    """What came back in one exchange."""
+
+    replies: dict[str, Reply] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Federation:
+    """Clients, a public set and a rule.
+
+    `rule` is a rule's name, a tau, or "alone"; `public_labels` (-1 unknown) only measure the teacher.
+
+    >>> import trustmix as tm
+    >>> def model(): return torch.nn.Linear(4, 2)
+    >>> x, y = torch.rand(20, 4), torch.arange(20) % 2
+    >>> public = tm.Public(torch.rand(8, 4), classes=2)
+    >>> clients = [tm.Client.from_arrays(name, model, x, y, public=public) for name in ("north", "south")]
+    >>> history = tm.Federation(clients=clients, public=public, rule="suwa").run(rounds=2)
+    >>> [line.participants for line in history.rounds]
+    [['north', 'south'], ['north', 'south']]
+    """
+
+    def __init__(
+        self,
+        *,
+        clients: Sequence[Client] | Engine,
+        public: Public,
+        rule: str | float = "suwa",
+        public_labels: torch.Tensor | None = None,
+        participation: Participation | None = None,
+        codec: str = "float32",
+        seed: int = 0,
+    ) -> None:
+        self.engine: Engine = ENGINES.get("local")(clients) if isinstance(clients, Sequence) else clients
+        self.public = public
+        self.method = rule if isinstance(rule, str) else f"tau={rule:g}"
+        self.rule: Rule | None = None if rule == ALONE else rule_of(rule)
+        self.public_labels = public_labels
+        self.participation = participation or Participation()
+        self.codec = codec
+        self.seed = seed
+
+    def run(self, rounds: int, *, checkpoint: Checkpoint | None = None, watch: Watcher | None = None) -> History:
+        """All rounds (from the checkpoint's last commit on, if there is one)."""
+        return History(list(self.play(rounds, checkpoint=checkpoint, watch=watch)))
+
+    def play(
+        self, rounds: int, *, checkpoint: Checkpoint | None = None, watch: Watcher | None = None
+    ) -> Iterator[Round]:
+        """Yield each round when its accuracy is known. The round is committed when the next one is asked for.
+
+        So whoever consumes the rounds has written them down before they count as done; after a crash the last one may
+        be told again, never skipped.
+        """
+        progress = checkpoint.load() if checkpoint else Progress()
+        accuracy = None
+        for number in range(progress.exchange + 1, rounds + 2):
+            closing = number > rounds
+            asked = self.engine.clients if closing else self._sample(number)
+            mixer = self.rule() if self.rule and not closing else None
+            request = Request(number, progress.teacher, train=not closing, upload=mixer is not None)
+            moment = Moment(min(number, rounds), rounds, "closing" if closing else "clients", 0, len(asked), accuracy)
+            result = self._exchange(request, asked, mixer, moment, watch or _nobody)
+            if not closing:
+                self._check_quorum(number, asked, result)
+            if progress.pending is not None:
+                line = self._complete(Round(**progress.pending), result, progress.teacher, len(asked), closing)
+                accuracy = line.accuracy_mean
+                yield line
+            teacher, pending = (None, None) if closing else self._close(number, result, mixer)
+            progress = Progress(number, teacher, pending)
+            if checkpoint:
+                checkpoint.commit(progress)
+
+    def _sample(self, number: int) -> Sequence[str]:
+        """The clients of a round, in their fixed order."""
+        everybody = self.engine.clients
+        size = max(1, round(self.participation.fraction * len(everybody)))
+        chosen = set(numpy_stream(self.seed, "participants", number).permutation(len(everybody))[:size].tolist())
+        return [client for index, client in enumerate(everybody) if index in chosen]
+
+    def _exchange(
+        self, request: Request, asked: Sequence[str], mixer: Mixer | None, moment: Moment, watch: Watcher
+    ) -> _Exchange:
+        """Ask, and fold each upload as it arrives; whatever is wrong with an answer leaves that client out."""
+        result = _Exchange()
+        watch(moment)
+        for done, answer in enumerate(self.engine.exchange(dict.fromkeys(asked, request)), 1):
+            watch(replace(moment, done=done))
+            if isinstance(answer, Failure):
+                result.failed[answer.client] = answer.reason
+                continue
+            for stage, seconds in answer.seconds.items():
+                result.seconds[stage] = result.seconds.get(stage, 0.0) + seconds
+            reason = self._fold(answer, mixer, result)
+            if reason is not None:
+                result.failed[answer.client] = reason
+            else:
+                result.replies[answer.client] = answer
+        return result
+
+    def _fold(self, reply: Reply, mixer: Mixer | None, result: _Exchange) -> str | None:
+        """Take one upload in, or say why not."""
+        took = sum(reply.seconds.values())
+        if self.participation.deadline is not None and took > self.participation.deadline:
+            return f"answered after {took:.1f} s, the deadline is {self.participation.deadline:g} s"
+        if mixer is None:
+            return None
+        begin = time.perf_counter()
+        try:
+            upload = decode_upload(reply.payload or b"", self.public.envelope(reply.client, reply.round))
+            mixer.add(upload.predictions, upload.scores, name=f"client {reply.client}")
+        except TrustmixError as error:
+            return f"upload refused: {error}"
+        finally:
+            result.seconds["mix"] = result.seconds.get("mix", 0.0) + time.perf_counter() - begin
+        return None
+
+    def _check_quorum(self, number: int, asked: Sequence[str], result: _Exchange) -> None:
+        needed = max(1, math.ceil(self.participation.quorum * len(asked)))
+        if len(result.replies) < needed:
+            client, reason = next(iter(result.failed.items()))
+            raise TrustmixError(
+                f"Round {number}: {len(result.replies)} of {len(asked)} clients answered, the quorum is {needed}; "
+                f"client {client}: {reason}. Nothing of this round is kept."
+            )
+
+    def _close(self, number: int, result: _Exchange, mixer: Mixer | None) -> tuple[bytes | None, dict[str, Any]]:
+        """The teacher as a message, and everything about the round that is known before it is distilled."""
+        local = {c: r.local_accuracy for c, r in result.replies.items() if r.local_accuracy is not None}
+        line = Round(
+            number,
+            self.method,
+            local_accuracy=local,
+            local_accuracy_mean=fmean(local.values()) if local else None,
+            bytes_up=sum(len(r.payload or b"") for r in result.replies.values()),
+            participants=list(result.replies),
+            failed=result.failed,
+            seconds={stage: s for stage, s in result.seconds.items() if stage not in LATER_STAGES},
+        )
+        if mixer is None:
+            return None, asdict(line)
+        teacher = mixer.finish()
+        chi = float(teacher.concentration.mean())
+        line = replace(
+            line,
+            teacher_accuracy=self._teacher_accuracy(teacher.probabilities),
+            concentration=chi,
+            effective_clients=1 / chi,
+        )
+        envelope = self.public.envelope("server", number)
+        return encode_teacher(teacher.probabilities, envelope, self.codec), asdict(line)
+
+    def _teacher_accuracy(self, probabilities: torch.Tensor) -> float | None:
+        if self.public_labels is None or not bool((known := self.public_labels >= 0).any()):
+            return None
+        return float((probabilities.argmax(1)[known] == self.public_labels[known]).double().mean())
+
+    def _complete(self, line: Round, result: _Exchange, teacher: bytes | None, asked: int, closing: bool) -> Round:
+        """The round with what its teacher made of the clients, told in the exchange after it."""
+        accuracy = {c: r.accuracy for c, r in result.replies.items() if r.accuracy is not None}
+        later = {stage: s for stage, s in result.seconds.items() if closing or stage in LATER_STAGES}
+        return replace(
+            line,
+            accuracy=accuracy,
+            accuracy_mean=fmean(accuracy.values()) if accuracy else None,
+            bytes_down=len(teacher or b"") * asked,
+            failed=line.failed | (result.failed if closing else {}),
+            seconds={s: line.seconds.get(s, 0.0) + later.get(s, 0.0) for s in {**line.seconds, **later}},
+        )
+
+
+LATER_STAGES = ("distil", "evaluate")
+"""Stages of an exchange that belong to the round before."""
+
+
+def _nobody(moment: Moment) -> None:
+    """Watch nothing."""

@@ -1,0 +1,32 @@
+"""The user's own functions, named in a recipe as 'package.module:function'."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trustmix.errors import TrustmixError
+
+
+def function_of(reference: str, key: str) -> Callable[..., Any]:
+    """The function a recipe's key refers to; modules beside the caller (the current folder) are found too.
+
+    >>> function_of("math:sqrt", "model.source")(9.0)
+    3.0
+    """
+    module_name, colon, name = reference.partition(":")
+    if not (module_name and colon and name):
+        raise TrustmixError(f'{key} is "{reference}"; it must look like "package.module:function".')
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except ImportError as error:
+        raise TrustmixError(f'{key} is "{reference}", but {module_name} cannot be imported ({error}).') from error
+    except AttributeError as error:
+        raise TrustmixError(f'{key} is "{reference}", but {module_name} has no {name}.') from error
+    if not callable(found):
+        raise TrustmixError(f'{key} is "{reference}", which is not a function.')
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,92 @@
+"""Bytes on disk: safetensors and JSON, nothing else, so nothing that is read can execute.
+
+Every write is atomic (a temporary file, flushed to disk, then renamed over the target): whoever reads finds the
+old file or the new one, whole, whatever happened in between.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from trustmix.errors import StorageError
+
+
+def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
+    """Tensors and JSON-able metadata as one safetensors byte string.
+
+    >>> tensors, metadata = unpack(pack({"a": torch.ones(2)}, {"round": 3}))
+    >>> tensors["a"].tolist(), metadata
+    ([1.0, 1.0], {'round': 3})
+    """
+    text = {key: json.dumps(value) for key, value in (metadata or {}).items()}
+    return safetensors.torch.save({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, text)
+
+
+def unpack(data: bytes, source: str = "the data") -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors and the metadata of `pack`; anything else is refused in a sentence that names the source."""
+    try:
+        tensors = safetensors.torch.load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return tensors, {key: json.loads(value) for key, value in header.get("__metadata__", {}).items()}
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise StorageError(f"{source} is not a whole safetensors file ({error}).") from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write the file whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        _remove_quietly(temporary)
+        reason = error.strerror or str(error)
+        raise StorageError(f"Could not write {path}: {reason}. What was there before is untouched.") from error
+
+
+def _remove_quietly(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # the folder itself may be what failed; the caller reports the first error
+
+
+def read_bytes(path: Path) -> bytes:
+    """The file's bytes, or one sentence why not."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"Could not read {path}: {error.strerror or error}.") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, atomically."""
+    write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file."""
+    try:
+        return json.loads(read_bytes(path))
+    except ValueError as error:
+        raise StorageError(f"{path} is not valid JSON ({error}).") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any] | None = None) -> None:
+    """Write tensors and metadata as one safetensors file, atomically."""
+    write_bytes(path, pack(tensors, metadata))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors and metadata of a safetensors file."""
+    return unpack(read_bytes(path), str(path))

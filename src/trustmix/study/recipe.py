@@ -1,0 +1,333 @@
+"""A run, described: one validated recipe, from TOML, with `--set` overrides, and back to TOML.
+
+Everything that can be refused is refused here, in one sentence that names the key and what would be right.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from trustmix.data import DATASETS
+from trustmix.errors import TrustmixError
+from trustmix.federation import ALONE, ENGINES, OPTIMIZERS
+from trustmix.models import MODELS
+from trustmix.registry import Registry, nearest
+from trustmix.trust import RULES
+from trustmix.wire import CODECS
+
+Positive = Annotated[int, Field(ge=1)]
+Part = Annotated[float, Field(gt=0, le=1)]
+Chance = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _known(registry: Registry[Any], name: str) -> str:
+    """The name, if it is registered; pydantic needs a plain ValueError, which the registry's error is."""
+    registry.get(name)
+    return name
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tau(_Section):
+    """The tempered softmax at a temperature of one's own."""
+
+    tau: float = Field(ge=0)
+
+
+class DataSection(_Section):
+    """Which data."""
+
+    name: str | None = Field(None, description="a built-in data set, or npz for a file of arrays")
+    path: str | None = Field(None, description="where the data lie")
+    source: str | None = Field(None, description="package.module:function of your own that returns the data")
+
+    @model_validator(mode="after")
+    def _one_of(self) -> "DataSection":
+        if (self.name is None) == (self.source is None):
+            raise ValueError("give either name or source")
+        if self.name is not None:
+            _known(DATASETS, self.name)
+        return self
+
+
+class SplitSection(_Section):
+    """Who holds what."""
+
+    kind: Literal["classes", "dirichlet", "homogeneous"] = "classes"
+    classes_per_client: Positive = Field(2, description="k, for kind = classes")
+    samples_per_client: Positive = Field(600, description="private samples of each client, its holdout included")
+    alpha: float = Field(0.5, gt=0, description="concentration, for kind = dirichlet")
+
+
+class PublicSection(_Section):
+    """The shared unlabelled set."""
+
+    samples: Positive = 500
+
+
+class ModelSection(_Section):
+    """One model; the options are those of the model's function."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str | None = None
+    source: str | None = Field(None, description="package.module:function(shape, classes, **options)")
+
+    @model_validator(mode="after")
+    def _one_of(self) -> "ModelSection":
+        if (self.name is None) == (self.source is None):
+            raise ValueError("give either name or source")
+        if self.name is not None:
+            _known(MODELS, self.name)
+        return self
+
+
+class TrainSection(_Section):
+    """How clients learn."""
+
+    optimizer: str = "adam"
+    lr: float = Field(1e-3, gt=0)
+    batch: Annotated[int, Field(ge=2)] = 32
+    first_epochs: Positive = Field(5, description="private epochs in a client's first round")
+    epochs: Positive = Field(1, description="private epochs in later rounds")
+    public_epochs: Positive = Field(1, description="epochs of distillation a round, E_pub")
+    keep_optimizer: bool = Field(True, description="keep the optimiser's state over stages and rounds")
+
+    @field_validator("optimizer")
+    @classmethod
+    def _optimizer(cls, name: str) -> str:
+        return _known(OPTIMIZERS, name)
+
+
+class DensitySection(_Section):
+    """What the density is fitted on."""
+
+    calibration: Literal["holdout"] = "holdout"
+    holdout: float = Field(0.2, gt=0, lt=1, description="part of each class held out of training")
+
+
+class EngineSection(_Section):
+    """Where clients run."""
+
+    name: str = "local"
+    mode: Literal["auto", "sequential"] = "auto"
+    precision: Literal["auto", "float32"] = "auto"
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        return _known(ENGINES, name)
+
+
+class WireSection(_Section):
+    """How messages travel."""
+
+    up: str = "float32"
+    down: str = "float32"
+    form: Literal["scores", "density"] = "scores"
+
+    @field_validator("up", "down")
+    @classmethod
+    def _codec(cls, name: str) -> str:
+        return _known(CODECS, name)
+
+
+class ParticipationSection(_Section):
+    """Who is asked, and who must answer."""
+
+    fraction: Part = Field(1.0, description="part of the clients asked each round")
+    quorum: Part = Field(0.5, description="part of the asked clients that must answer")
+    deadline: float | None = Field(None, gt=0, description="seconds a client's step may take")
+
+
+class FaultsSection(_Section):
+    """Faults on purpose."""
+
+    crash: Chance = 0.0
+    late: Chance = 0.0
+
+
+class Recipe(_Section):
+    """Everything a run depends on. The same recipe gives the same numbers.
+
+    >>> Recipe.load("demo", ["rule=avg", "split.classes_per_client=3"]).split.classes_per_client
+    3
+    """
+
+    clients: Positive = 20
+    rounds: Positive = 20
+    seed: Annotated[int, Field(ge=0)] = 0
+    rule: str | Tau = Field("suwa", description="avg, uwa, suwa, most-confident, alone, or { tau = 0.4 }")
+    data: DataSection
+    split: SplitSection = SplitSection()
+    public: PublicSection = PublicSection()
+    model: ModelSection | tuple[ModelSection, ...] = ModelSection(name="mlp")
+    train: TrainSection = TrainSection()
+    density: DensitySection = DensitySection()
+    engine: EngineSection = EngineSection()
+    wire: WireSection = WireSection()
+    participation: ParticipationSection = ParticipationSection()
+    faults: FaultsSection = FaultsSection()
+
+    @field_validator("rule")
+    @classmethod
+    def _rule(cls, rule: str | Tau) -> str | Tau:
+        if isinstance(rule, str) and rule != ALONE:
+            _known(RULES, rule)
+        return rule
+
+    @field_validator("model")
+    @classmethod
+    def _models(cls, model: ModelSection | tuple[ModelSection, ...]) -> ModelSection | tuple[ModelSection, ...]:
+        if model == ():
+            raise ValueError("the list of models is empty")
+        return model
+
+    @property
+    def models(self) -> tuple[ModelSection, ...]:
+        """The models dealt to the clients in turn."""
+        return self.model if isinstance(self.model, tuple) else (self.model,)
+
+    @property
+    def method(self) -> str | float:
+        """The rule as `Federation` takes it: a name or a tau."""
+        return self.rule if isinstance(self.rule, str) else self.rule.tau
+
+    @classmethod
+    def load(cls, recipe: "str | Path | Mapping[str, Any] | Recipe", overrides: Iterable[str] = ()) -> "Recipe":
+        """A recipe from a built-in name, a TOML file, a mapping or itself, with 'key=value' overrides on top."""
+        if isinstance(recipe, Recipe):
+            fields, where = recipe.model_dump(exclude_none=True), "the recipe"
+        elif isinstance(recipe, Mapping):
+            fields, where = dict(recipe), "the recipe"
+        else:
+            fields, where = _read(recipe)
+        for override in overrides:
+            _override(fields, override)
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise TrustmixError(f"{where}: {_sentence(error)}") from error
+
+    def toml(self) -> str:
+        """The recipe, every setting written out, as TOML."""
+        return _toml(self.model_dump(mode="json", exclude_none=True))
+
+
+def built_in() -> dict[str, str]:
+    """The built-in recipes: their names, and the first comment line of each.
+
+    >>> sorted(built_in())
+    ['demo', 'digits', 'fashion']
+    """
+    folder = resources.files("trustmix") / "recipes"
+    texts = {Path(file.name).stem: file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".toml")}
+    return {name: text.splitlines()[0].lstrip("# ") for name, text in sorted(texts.items())}
+
+
+def _read(recipe: str | Path) -> tuple[dict[str, Any], str]:
+    """The fields of a built-in recipe or a TOML file, and how to name it in a message."""
+    name, file = str(recipe), Path(recipe).expanduser()
+    if name in built_in():
+        text, where = (resources.files("trustmix") / "recipes" / f"{name}.toml").read_text("utf-8"), f'recipe "{name}"'
+    elif file.is_file():
+        text, where = file.read_text("utf-8"), str(file)
+    else:
+        hint = nearest(name, built_in())
+        raise TrustmixError(
+            f'There is no recipe "{name}": neither a file nor built in.{hint} Built in are: {", ".join(built_in())}.'
+        )
+    try:
+        return tomllib.loads(text), where
+    except tomllib.TOMLDecodeError as error:
+        raise TrustmixError(f"{where} is not valid TOML: {error}.") from error
+
+
+def _override(fields: dict[str, Any], override: str) -> None:
+    """Put 'split.classes_per_client=3' into the fields; a value that is no TOML counts as a string."""
+    path, equals, text = override.partition("=")
+    *sections, key = path.strip().split(".")
+    if not equals or not key:
+        raise TrustmixError(f'--set takes key=value, such as rule=avg or split.classes_per_client=3, not "{override}".')
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for section in sections:
+        inner = fields.get(section)
+        fields[section] = dict(inner) if isinstance(inner, Mapping) else {}
+        fields = fields[section]
+    fields[key] = value
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first complaint of pydantic as one sentence with the recipe's own key."""
+    first = error.errors()[0]
+    place = [
+        str(part)
+        for part in first["loc"]
+        if isinstance(part, int) or part in _all_keys() or first["type"] == "extra_forbidden"
+    ]
+    key = ".".join(place)
+    if first["type"] == "extra_forbidden":
+        parent = ".".join(place[:-1])
+        siblings = [known.rpartition(".")[2] for known in _all_paths() if known.rpartition(".")[0] == parent]
+        hint = nearest(place[-1], siblings) or _elsewhere(place[-1])
+        where = f"[{parent}]" if parent else "the top level"
+        return f'there is no setting "{place[-1]}" in {where}.{hint} There are: {", ".join(siblings)}.'
+    message = first["msg"].removeprefix("Value error, ")
+    given = first.get("input")
+    shown = f" (given: {given!r})" if isinstance(given, (str, int, float, bool)) else ""
+    return f"{key}: {message[0].lower() + message[1:]}{shown}".rstrip(".") + "."
+
+
+def _all_paths() -> list[str]:
+    """Every setting as section.key."""
+    paths = []
+    for name, info in Recipe.model_fields.items():
+        paths.append(name)
+        section = ModelSection if name == "model" else info.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            paths += [f"{name}.{key}" for key in section.model_fields]
+    return paths
+
+
+def _all_keys() -> set[str]:
+    return {part for path in _all_paths() for part in path.split(".")} | {"tau"}
+
+
+def _elsewhere(key: str) -> str:
+    found = [path for path in _all_paths() if path.rpartition(".")[2] == key]
+    return f" Did you mean {found[0]}?" if found else ""
+
+
+def _toml(fields: Mapping[str, Any]) -> str:
+    """Fields as TOML: plain values first, then one table a section, or an array of tables for a list of them."""
+    plain = {key: value for key, value in fields.items() if not _is_table(value)}
+    lines = [f"{key} = {_value(value)}" for key, value in plain.items()]
+    for key, value in fields.items():
+        if _is_table(value):
+            for table in value if isinstance(value, (list, tuple)) else [value]:
+                heading = f"[[{key}]]" if isinstance(value, (list, tuple)) else f"[{key}]"
+                lines += ["", heading, *(f"{name} = {_value(entry)}" for name, entry in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping) or (
+        isinstance(value, (list, tuple)) and len(value) > 0 and isinstance(value[0], Mapping)
+    )
+
+
+def _value(value: Any) -> str:
+    """A TOML value; JSON's strings, numbers, booleans and flat lists are TOML's too."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(entry)}" for key, entry in value.items()) + " }"
+    return "inf" if value == float("inf") else json.dumps(value)

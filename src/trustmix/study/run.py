@@ -1,0 +1,228 @@
+"""A recipe, run: data split, clients built and checked, rounds played, and a run directory as the record.
+
+The directory holds recipe.toml (resolved), rounds.jsonl (a line a round), summary.json, checkpoint/ and models/.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trustmix import storage
+from trustmix.data import Dataset, Labelled, load, partition
+from trustmix.engines import LocalEngine
+from trustmix.errors import StorageError, TrustmixError
+from trustmix.federation import (
+    Checkpoint,
+    Client,
+    DiskStore,
+    Engine,
+    FaultyEngine,
+    Federation,
+    History,
+    MemoryStore,
+    Participation,
+    Public,
+    Round,
+    Training,
+    Watcher,
+)
+from trustmix.models import ModelFactory, check_model
+from trustmix.seeds import numpy_stream
+from trustmix.study.recipe import Recipe
+
+
+def run(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    watch: Watcher | None = None,
+) -> History:
+    """Run a recipe (a built-in name, a file, a mapping), into a run directory if `out` is given.
+
+    >>> history = run({"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}})
+    >>> history.best_accuracy > 0.1
+    True
+    """
+    recipe = Recipe.load(recipe)
+    if out is None:
+        return prepare(recipe).run(recipe.rounds, watch=watch)
+    record = RunDirectory(Path(out))
+    record.open(recipe, resume=resume, overwrite=overwrite)
+    history = list(record.rounds())
+    if not record.finished:
+        federation = prepare(recipe, record)
+        for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
+            record.append(line)
+            history.append(line)
+        record.finish(History(history))
+    return History(history)
+
+
+def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> Federation:
+    """The federation of a recipe, everything checked that can be checked before the first epoch."""
+    data = load(recipe.data.name, path=recipe.data.path, source=recipe.data.source)
+    public, shares = _split(recipe, data)
+    shared = Public(public.inputs, data.classes)
+    factories = _factories(recipe, data)
+    train = Training(**recipe.train.model_dump())
+    clients = [
+        Client(
+            id=str(index),
+            model=factories[index],
+            private=private,
+            calibration=calibration,
+            public=shared,
+            test=data.test,
+            training=train,
+            form=recipe.wire.form,
+            codec=recipe.wire.up,
+            seed=recipe.seed,
+            store=record.store(str(index)) if record else MemoryStore(),
+        )
+        for index, (private, calibration) in enumerate(shares)
+    ]
+    engine: Engine = LocalEngine(clients)
+    if recipe.faults.crash or recipe.faults.late:
+        engine = FaultyEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
+    return Federation(
+        clients=engine,
+        public=shared,
+        rule=recipe.method,
+        public_labels=public.labels,
+        participation=Participation(**recipe.participation.model_dump()),
+        codec=recipe.wire.down,
+        seed=recipe.seed,
+    )
+
+
+def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled, Labelled]]]:
+    """The public set, and each client's private and calibration samples."""
+    split = partition(
+        data.train.labels,
+        data.classes,
+        clients=recipe.clients,
+        kind=recipe.split.kind,
+        classes_per_client=recipe.split.classes_per_client,
+        samples_per_client=recipe.split.samples_per_client,
+        alpha=recipe.split.alpha,
+        public_samples=recipe.public.samples if data.public is None else None,
+        holdout=recipe.density.holdout,
+        seed=recipe.seed,
+    )
+    if data.public is None:
+        public = data.train[split.public]
+    elif recipe.public.samples > len(data.public):
+        raise TrustmixError(
+            f"public.samples is {recipe.public.samples}, but the data's own public set has {len(data.public)} samples."
+        )
+    else:
+        order = numpy_stream(recipe.seed, "public").permutation(len(data.public))
+        public = data.public[torch.from_numpy(order[: recipe.public.samples])]
+    return public, [(data.train[share.train], data.train[share.calibration]) for share in split.clients]
+
+
+def _factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
+    """Each client's model, the listed models dealt in turn; one of each kind is tried on real inputs."""
+    scale = (data.mean, data.std) if data.train.inputs.dtype == torch.uint8 else None
+    factories = []
+    for index in range(recipe.clients):
+        model = recipe.models[index % len(recipe.models)]
+        options = model.model_extra or {}
+        factories.append(
+            ModelFactory(model.name, model.source, options, data.shape, data.classes, scale, recipe.seed, str(index))
+        )
+    for factory in factories[: len(recipe.models)]:
+        check_model(factory, data.train.inputs[:2])
+    return factories
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The record of one run."""
+
+    path: Path
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The server's state."""
+        return Checkpoint(self.path / "checkpoint")
+
+    def store(self, client: str) -> DiskStore:
+        """A client's own state."""
+        return DiskStore(self.path / "checkpoint" / "clients" / client)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over."""
+        return (self.path / "summary.json").exists()
+
+    def open(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
+        """Make the directory ready: new, resumed from its last commit, or started anew."""
+        text, file = recipe.toml(), self.path / "recipe.toml"
+        if overwrite and file.exists():
+            for name in ("recipe.toml", "rounds.jsonl", "summary.json", "report.html"):
+                (self.path / name).unlink(missing_ok=True)
+            for name in ("checkpoint", "models"):
+                shutil.rmtree(self.path / name, ignore_errors=True)
+        if not file.exists():
+            if self.path.exists() and any(self.path.iterdir()):
+                raise TrustmixError(f"{self.path} holds other files; choose an empty or a new directory.")
+            storage.write_bytes(file, text.encode())
+            return
+        if not resume:
+            raise TrustmixError(
+                f"{self.path} holds a run already; add --resume to go on with it or --overwrite to start anew."
+            )
+        _same_recipe(file, text)
+        if not self.finished:
+            self._forget_after(self.checkpoint.load().exchange - 1)
+
+    def _forget_after(self, last: int) -> None:
+        """Drop lines that were written but not committed; they will be told again."""
+        kept = [line for line in self._lines() if Round.from_line(line).round <= last]
+        storage.write_bytes(self.path / "rounds.jsonl", "".join(line + "\n" for line in kept).encode())
+
+    def _lines(self) -> list[str]:
+        """Whole lines of rounds.jsonl; a torn last line, without its end, does not count."""
+        file = self.path / "rounds.jsonl"
+        return file.read_text("utf-8").split("\n")[:-1] if file.exists() else []
+
+    def rounds(self) -> list[Round]:
+        """The rounds so far."""
+        return [Round.from_line(line) for line in self._lines()]
+
+    def append(self, line: Round) -> None:
+        """Write one more round."""
+        try:
+            with open(self.path / "rounds.jsonl", "a", encoding="utf-8") as file:
+                file.write(line.line() + "\n")
+        except OSError as error:
+            raise StorageError(f"Could not write {self.path / 'rounds.jsonl'}: {error.strerror}.") from error
+
+    def finish(self, history: History) -> None:
+        """Write the final models and the summary, which marks the run as over."""
+        recipe_rounds = len(history.rounds)
+        for folder in sorted((self.path / "checkpoint" / "clients").iterdir()):
+            state = DiskStore(folder).before(recipe_rounds + 2)
+            if state is not None:
+                model = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}
+                storage.write_tensors(self.path / "models" / f"{folder.name}.safetensors", model)
+        storage.write_json(self.path / "summary.json", history.summary())
+
+
+def _same_recipe(file: Path, text: str) -> None:
+    """Refuse to resume with another recipe than the one the run began with."""
+    old = storage.read_bytes(file).decode()
+    if old != text:
+        before, after = set(old.splitlines()), set(text.splitlines())
+        changed = ", ".join(sorted(before - after)) or "a setting more"
+        now = ", ".join(sorted(after - before)) or "a setting less"
+        raise TrustmixError(
+            f"{file.parent} was begun with {changed}, and this recipe has {now}; resume with the same recipe."
+        )

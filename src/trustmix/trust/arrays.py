@@ -1,0 +1,79 @@
+"""NumPy arrays and torch tensors alike: what comes in goes out. Inside, everything is a float64 tensor."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+
+from trustmix.errors import TrustmixError
+
+AnyArray: TypeAlias = np.ndarray[Any, Any] | torch.Tensor
+A = TypeVar("A", np.ndarray[Any, Any], torch.Tensor)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an array was when it came in: which library, which floating type, which device.
+
+    >>> Kind.of(np.zeros(2, np.float16)).restore(torch.ones(2)).dtype
+    dtype('float16')
+    """
+
+    library: str
+    dtype: torch.dtype
+    device: str = "cpu"
+
+    @classmethod
+    def of(cls, array: Any) -> "Kind":
+        """The kind of an array; integers and lists count as the default float of NumPy."""
+        if isinstance(array, torch.Tensor):
+            dtype = array.dtype if array.dtype.is_floating_point else torch.float64
+            return cls("torch", dtype, str(array.device))
+        name = str(np.asarray(array).dtype)
+        return cls("numpy", getattr(torch, name) if name.startswith("float") else torch.float64)
+
+    def at_least_float32(self) -> "Kind":
+        """The same kind, wide enough for log-densities, which overflow half precision."""
+        narrow = self.dtype in (torch.float16, torch.bfloat16)
+        return Kind(self.library, torch.float32 if narrow else self.dtype, self.device)
+
+    def restore(self, tensor: torch.Tensor) -> Any:
+        """The tensor as an array of this kind."""
+        tensor = tensor.to(dtype=self.dtype, device=self.device)
+        return tensor.numpy() if self.library == "numpy" else tensor
+
+
+def as_floats(array: Any, name: str) -> torch.Tensor:
+    """The array as a float64 tensor; non-numbers and NaN or infinite entries are refused by name and place.
+
+    >>> as_floats([[0.0, float("nan")]], "logits")
+    Traceback (most recent call last):
+    ...
+    trustmix.errors.TrustmixError: logits: the entry at (0, 1) is nan; every entry must be a finite number.
+    """
+    tensor = as_numbers(array, name)
+    finite = torch.isfinite(tensor)
+    if not bool(finite.all()):
+        place = tuple(torch.nonzero(~finite)[0].tolist())
+        value = tensor[place].item()
+        raise TrustmixError(f"{name}: the entry at {place} is {value}; every entry must be a finite number.")
+    return tensor
+
+
+def as_numbers(array: Any, name: str) -> torch.Tensor:
+    """The array as a float64 tensor, whatever the numbers."""
+    try:
+        tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(np.asarray(array, dtype=np.float64))
+        return tensor.detach().to(torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TrustmixError(f"{name}: expected an array of numbers, got {type(array).__name__} ({error}).") from error
+
+
+def shape_text(tensor: torch.Tensor) -> str:
+    """A shape as people write it.
+
+    >>> shape_text(torch.zeros(4, 10))
+    '(4, 10)'
+    """
+    return str(tuple(tensor.shape))
