@@ -1,10 +1,10 @@
 """The command line: parses, calls, prints. Exit code 0 on success, 2 on bad input with one sentence, 130 on Ctrl-C."""
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ParamSpec
 
 import typer
 from rich.console import Console
@@ -26,11 +26,33 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+P = ParamSpec("P")
+
+
+def _in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
+    """A user's mistake is one sentence and exit code 2, Ctrl-C a hint and 130; neither is a traceback."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+        try:
+            command(*args, **kwargs)
+        except TrustmixError as error:
+            console.print(f"Error: {error}")
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as stop:
+            console.print("Stopped. The same command with --resume goes on from the last finished round.")
+            raise typer.Exit(130) from stop
+
+    return wrapped
+
+
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory.", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 @app.command("demo")
+@_in_a_sentence
 def demo_command(
     out: Annotated[
         Path, typer.Option("--out", help="Where the four runs and the report go; replaced if it exists.")
@@ -54,6 +76,7 @@ def demo_command(
 
 
 @app.command("run")
+@_in_a_sentence
 def run_command(
     recipe: Annotated[str, typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.")],
     overrides: Annotated[
@@ -83,6 +106,7 @@ def run_command(
 
 
 @app.command("recipes")
+@_in_a_sentence
 def recipes_command() -> None:
     """List the built-in recipes.
 
@@ -93,6 +117,7 @@ def recipes_command() -> None:
 
 
 @app.command("report")
+@_in_a_sentence
 def report_command(
     folders: Annotated[list[Path], typer.Argument(help="One or several run directories.")],
     out: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path("report.html"),
@@ -127,18 +152,6 @@ def _comparison(histories: dict[str, History]) -> Table:
     return table
 
 
-def main() -> None:
-    """The entry point: a user's mistake is one sentence, not a traceback."""
-    try:
-        app(standalone_mode=True)
-    except TrustmixError as error:
-        Console(stderr=True).print(f"Error: {error}", soft_wrap=True, highlight=False, markup=False)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Stopped. The same command with --resume goes on from the last finished round.")
-        sys.exit(130)
-
-
 def _version(show: bool) -> None:
     if show:
         typer.echo(trustmix.__version__)
@@ -155,4 +168,4 @@ def _root(
 
 
 if __name__ == "__main__":
-    main()
+    app()

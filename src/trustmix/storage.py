@@ -16,6 +16,8 @@ import torch
 
 from trustmix.errors import StorageError
 
+METADATA = "trustmix"
+
 
 def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
     """Tensors and JSON-able metadata as one safetensors byte string.
@@ -24,8 +26,8 @@ def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any] | None
     >>> tensors["a"].tolist(), metadata
     ([1.0, 1.0], {'round': 3})
     """
-    text = {key: json.dumps(value) for key, value in (metadata or {}).items()}
-    return safetensors.torch.save({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, text)
+    facts = {METADATA: json.dumps(metadata or {})}  # one entry, since safetensors writes several in random order
+    return safetensors.torch.save({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, facts)
 
 
 def unpack(data: bytes, source: str = "the data") -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -33,9 +35,9 @@ def unpack(data: bytes, source: str = "the data") -> tuple[dict[str, torch.Tenso
     try:
         tensors = safetensors.torch.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return tensors, {key: json.loads(value) for key, value in header.get("__metadata__", {}).items()}
-    except (safetensors.SafetensorError, ValueError) as error:
-        raise StorageError(f"{source} is not a whole safetensors file ({error}).") from error
+        return tensors, dict(json.loads(header["__metadata__"][METADATA]))
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{source} is not a whole safetensors file of trustmix ({error}).") from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -6,6 +6,7 @@ A source is a function of the recipe's `path` that returns a `Dataset`; `load` f
 import gzip
 import os
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,7 +29,7 @@ def load(name: str | None = None, *, path: str | Path | None = None, source: str
     """A checked data set, by name, from a file of arrays, or from a function 'package.module:function'.
 
     >>> load("digits").train.inputs.shape
-    torch.Size([1437, 1, 8, 8])
+    torch.Size([1438, 1, 8, 8])
     """
     if source is not None:
         return checked(_from_function(source))
@@ -94,7 +95,7 @@ def _idx(folder: Path, name: str) -> torch.Tensor:
     file = plain if plain.is_file() else zipped
     try:
         raw = plain.read_bytes() if file == plain else gzip.decompress(zipped.read_bytes())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise TrustmixError(f"{file} could not be read ({error}).") from error
     rank = raw[3] if len(raw) > 3 else 0
     header = 4 + 4 * rank
@@ -110,9 +111,9 @@ def npz(path: Path | None = None) -> Dataset:
     if path is None:
         raise TrustmixError('The data set "npz" needs data.path, the npz file.')
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise TrustmixError(f"{path} could not be read as an npz file of plain arrays ({error}).") from error
     return from_arrays(path.stem, arrays)
 

@@ -179,8 +179,9 @@ class Recipe(_Section):
     @field_validator("rule")
     @classmethod
     def _rule(cls, rule: str | Tau) -> str | Tau:
-        if isinstance(rule, str) and rule != ALONE:
-            _known(RULES, rule)
+        names = [*RULES.names(), ALONE]
+        if isinstance(rule, str) and rule not in names:
+            raise ValueError(f'there is no rule "{rule}".{nearest(rule, names)} There are: {", ".join(names)}')
         return rule
 
     @field_validator("model")
@@ -264,12 +265,14 @@ def _override(fields: dict[str, Any], override: str) -> None:
         inner = fields.get(section)
         fields[section] = dict(inner) if isinstance(inner, Mapping) else {}
         fields = fields[section]
+    if sections and key == "name" and fields.get(key) != value:
+        fields.clear()  # the other settings of the section were those of the old name
     fields[key] = value
 
 
 def _sentence(error: ValidationError) -> str:
     """The first complaint of pydantic as one sentence with the recipe's own key."""
-    first = error.errors()[0]
+    first = max(error.errors(), key=lambda complaint: len(complaint["loc"]))  # of a union, the branch that was meant
     place = [
         str(part)
         for part in first["loc"]
@@ -284,7 +287,8 @@ def _sentence(error: ValidationError) -> str:
         return f'there is no setting "{place[-1]}" in {where}.{hint} There are: {", ".join(siblings)}.'
     message = first["msg"].removeprefix("Value error, ")
     given = first.get("input")
-    shown = f" (given: {given!r})" if isinstance(given, (str, int, float, bool)) else ""
+    named = first["type"] == "value_error"
+    shown = f" (given: {given!r})" if isinstance(given, (str, int, float, bool)) and not named else ""
     return f"{key}: {message[0].lower() + message[1:]}{shown}".rstrip(".") + "."
 
 

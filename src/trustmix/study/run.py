@@ -3,8 +3,11 @@
 The directory holds recipe.toml (resolved), rounds.jsonl (a line a round), summary.json, checkpoint/ and models/.
 """
 
+import fcntl
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,15 +56,16 @@ def run(
     if out is None:
         return prepare(recipe).run(recipe.rounds, watch=watch)
     record = RunDirectory(Path(out))
-    record.open(recipe, resume=resume, overwrite=overwrite)
-    history = list(record.rounds())
-    if not record.finished:
-        federation = prepare(recipe, record)
+    record.check(recipe, resume=resume, overwrite=overwrite)
+    if resume and record.finished:
+        return History(record.rounds())
+    federation = prepare(recipe, record)
+    with record.begin(recipe, overwrite=overwrite):
         for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
             record.append(line)
-            history.append(line)
-        record.finish(History(history))
-    return History(history)
+        history = History(record.rounds())
+        record.finish(history)
+    return history
 
 
 def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> Federation:
@@ -162,26 +166,36 @@ class RunDirectory:
         """Whether the run is over."""
         return (self.path / "summary.json").exists()
 
-    def open(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
-        """Make the directory ready: new, resumed from its last commit, or started anew."""
-        text, file = recipe.toml(), self.path / "recipe.toml"
-        if overwrite and file.exists():
-            for name in ("recipe.toml", "rounds.jsonl", "summary.json", "report.html"):
-                (self.path / name).unlink(missing_ok=True)
-            for name in ("checkpoint", "models"):
-                shutil.rmtree(self.path / name, ignore_errors=True)
+    def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
+        """Refuse what would damage or confuse: somebody's other files, a run already there, another recipe."""
+        file = self.path / "recipe.toml"
+        if resume and overwrite:
+            raise TrustmixError("--resume goes on with a run and --overwrite starts it anew; give one of them.")
         if not file.exists():
-            if self.path.exists() and any(self.path.iterdir()):
+            if self.path.exists() and any(found.suffix != ".tmp" for found in self.path.iterdir()):
                 raise TrustmixError(f"{self.path} holds other files; choose an empty or a new directory.")
-            storage.write_bytes(file, text.encode())
-            return
-        if not resume:
+        elif not (resume or overwrite):
             raise TrustmixError(
                 f"{self.path} holds a run already; add --resume to go on with it or --overwrite to start anew."
             )
-        _same_recipe(file, text)
-        if not self.finished:
+        elif not overwrite:
+            _same_recipe(file, recipe.toml())
+
+    @contextmanager
+    def begin(self, recipe: Recipe, *, overwrite: bool) -> Iterator[None]:
+        """The directory, ready for a new run, one started anew or one that goes on from its last commit.
+
+        Inside, the run is locked: a second process that tries the same directory is refused.
+        """
+        with _lock(self.path):
+            if overwrite:
+                for name in ("recipe.toml", "rounds.jsonl", "summary.json", "report.html"):
+                    (self.path / name).unlink(missing_ok=True)
+                for name in ("checkpoint", "models"):
+                    shutil.rmtree(self.path / name, ignore_errors=True)
+            storage.write_bytes(self.path / "recipe.toml", recipe.toml().encode())
             self._forget_after(self.checkpoint.load().exchange - 1)
+            yield
 
     def _forget_after(self, last: int) -> None:
         """Drop lines that were written but not committed; they will be told again."""
@@ -207,13 +221,34 @@ class RunDirectory:
 
     def finish(self, history: History) -> None:
         """Write the final models and the summary, which marks the run as over."""
-        recipe_rounds = len(history.rounds)
         for folder in sorted((self.path / "checkpoint" / "clients").iterdir()):
-            state = DiskStore(folder).before(recipe_rounds + 2)
+            state = DiskStore(folder).before(len(history.rounds) + 2)
             if state is not None:
                 model = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}
                 storage.write_tensors(self.path / "models" / f"{folder.name}.safetensors", model)
         storage.write_json(self.path / "summary.json", history.summary())
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Hold the folder; the lock ends with the process, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise StorageError(f"Could not make the directory {folder}: {error.strerror}.") from error
+    try:
+        _take(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _take(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise TrustmixError(f"Another process is running in {folder}; wait for it, or use another one.") from error
 
 
 def _same_recipe(file: Path, text: str) -> None:

@@ -1,0 +1,107 @@
+"""Models: built the same everywhere, checked before they are trained."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trustmix import TrustmixError
+from trustmix.models import ModelFactory, check_model, mlp
+
+IMAGES = torch.zeros(2, 1, 8, 8)
+
+
+def own_network(shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes, bias=bias))
+
+
+def no_network(shape: tuple[int, ...], classes: int) -> str:
+    return "network"
+
+
+def frozen_network(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return own_network(shape, classes).requires_grad_(False)
+
+
+def too_few_outputs(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return own_network(shape, classes - 1)
+
+
+def factory(name: str | None = None, source: str | None = None, **options: Any) -> ModelFactory:
+    return ModelFactory(name, source and f"{__name__}:{source}", options, (1, 8, 8), 10)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+
+@pytest.mark.parametrize(("name", "source"), [("mlp", None), ("cnn", None), (None, "own_network")])
+def test_a_model_is_the_same_each_time_and_another_for_another_client(name: str | None, source: str | None) -> None:
+    make = ModelFactory(name, source and f"{__name__}:{source}", {}, (1, 8, 8), 10, seed=3, client="1")
+    other = ModelFactory(name, source and f"{__name__}:{source}", {}, (1, 8, 8), 10, seed=3, client="2")
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    one, again = make().state_dict(), make().state_dict()
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(one[key], again[key]) for key in one)
+    assert not any(torch.equal(one[key], other().state_dict()[key]) for key in one)
+    assert check_model(make, IMAGES)(IMAGES).shape == (2, 10)
+
+
+def test_options_reach_the_function() -> None:
+    assert len(mlp((4,), 3, hidden=[5, 6])) == 1 + 2 * 2 + 1  # type: ignore[arg-type]
+    assert check_model(factory(source="own_network", bias=False), IMAGES).state_dict().keys() == {"1.weight"}
+
+
+def test_uint8_images_are_scaled_inside_the_model() -> None:
+    scaled = ModelFactory("mlp", None, {}, (3, 2, 2), 10, scale=((0.5, 0.25, 0.0), (0.5, 0.25, 1.0)))()
+    images = torch.randint(0, 256, (5, 3, 2, 2), dtype=torch.uint8)
+    by_hand = images.float() / 255
+    by_hand = (by_hand - torch.tensor([0.5, 0.25, 0]).view(3, 1, 1)) / torch.tensor([0.5, 0.25, 1]).view(3, 1, 1)
+    torch.testing.assert_close(scaled(images), scaled[1](by_hand))  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (factory("cnnn"), 'Did you mean "cnn"'),
+        (factory("mlp", depth=3), "unexpected keyword argument 'depth'"),
+        (factory(source="no_network"), "returned str; it must return a torch.nn.Module"),
+        (factory(source="frozen_network"), "no parameter to train"),
+        (factory(source="too_few_outputs"), r"returns \(2, 9\); it must return logits of shape \(2, 10\)"),
+        (ModelFactory("cnn", None, {}, (64,), 10), r"takes images .* not \(64,\)"),
+        (ModelFactory("mlp", None, {}, (9,), 10), "fails on inputs"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_before_training(model: ModelFactory, sentence: str) -> None:
+    with pytest.raises(TrustmixError, match=sentence):
+        check_model(model, IMAGES)
+
+
+FACTS = """
+import hashlib, torch
+from trustmix.study import Recipe, prepare
+federation = prepare(Recipe.load("demo"))
+digest = hashlib.sha256(federation.public.fingerprint.encode())
+for client in federation.engine._clients.values():
+    digest.update(client.private.inputs.numpy().tobytes())
+    for tensor in client.model().state_dict().values():
+        digest.update(tensor.numpy().tobytes())
+print(torch.get_num_threads(), digest.hexdigest())
+"""
+
+
+def test_the_number_of_threads_changes_neither_the_split_nor_the_initial_models() -> None:
+    found = {}
+    for threads in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-c", FACTS], env={"OMP_NUM_THREADS": threads}, capture_output=True, text=True, check=True
+        )
+        count, digest = run.stdout.split()
+        found[count] = digest
+    assert set(found) == {"1", "2"}
+    assert found["1"] == found["2"]

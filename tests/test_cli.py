@@ -1,0 +1,108 @@
+"""The command line as a user meets it: what it prints, and its exit codes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from trustmix.cli import app
+from trustmix.federation import Moment
+from trustmix.study.display import Display
+
+QUICK = ["clients=5", "rounds=2", "split.samples_per_client=30", "public.samples=50", "train.public_epochs=1"]
+SETS = [part for setting in QUICK for part in ("--set", setting)]
+
+
+def test_the_demo_shows_that_density_beats_averaging_and_leaves_a_report(tmp_path: Path) -> None:
+    """The main job itself, as a process, at its full size."""
+    command = [sys.executable, "-m", "trustmix.cli", "demo", "--out", str(tmp_path / "demo")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.search(
+        r"With 2 of 10 classes at each client, AVG reaches ([\d.]+) %, UWA ([\d.]+) % and sUWA ([\d.]+) %; "
+        r"alone they reach ([\d.]+) %: weighing each prediction by density is worth ([\d.]+) points over averaging\.",
+        result.stdout,
+    )
+    assert found, result.stdout
+    avg, uwa, suwa, alone, gain = map(float, found.groups())
+    assert min(uwa, suwa) > avg + 15
+    assert avg > alone
+    assert gain == pytest.approx(max(uwa, suwa) - avg, abs=0.11)
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert f"{suwa} %" in page
+    assert f"{avg} %" in page
+
+
+def test_run_prints_rounds_and_a_table_and_names_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["run", "demo", *SETS])
+    assert result.exit_code == 0, result.output
+    assert "closing: asking 5 clients, accuracy so far" in result.output
+    folder = Path("runs") / ",".join(["demo", *QUICK])
+    assert f"Run: {folder}" in result.output
+    assert (folder / "report.html").exists()
+    assert CliRunner().invoke(app, ["run", "demo", *SETS]).exit_code == 2
+    assert CliRunner().invoke(app, ["run", "demo", *SETS, "--resume"]).exit_code == 0
+
+
+def test_quiet_prints_nothing(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["run", "demo", *SETS, "--quiet", "--out", str(tmp_path / "run")])
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_failures_are_counted_at_the_end(tmp_path: Path) -> None:
+    faults = ["--set", "faults.crash=0.5", "--set", "participation.quorum=0.1"]
+    result = CliRunner().invoke(app, ["run", "demo", *SETS, *faults, "--out", str(tmp_path / "run")])
+    assert re.search(r"\d answers were left out; rounds\.jsonl and the report say why", result.output), result.output
+    assert "fault on purpose" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("command", ["demo", "run", "recipes", "report"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"Example: trustmix {command}" in result.output
+
+
+def test_recipes_lists_the_built_in_ones() -> None:
+    output = CliRunner().invoke(app, ["recipes"]).output
+    assert [line.split()[0] for line in output.splitlines()] == ["demo", "digits", "fashion"]
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", CliRunner().invoke(app, ["--version"]).output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "nothing"], 'There is no recipe "nothing"'),
+        (["run", "demo", "--set", "split.classes_per_client=12"], "split.classes_per_client is 12"),
+        (["report", "nowhere"], "nowhere holds no finished round"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: ")
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_gets_a_live_bar() -> None:
+    console = Console(force_terminal=True, width=120, record=True, force_interactive=True)
+    with Display(console, "suwa") as display:
+        display.watch(Moment(2, 4, "clients", 10, 20, 0.5))
+        assert display._live is not None
+        console.print(display._live.get_renderable())
+    text = console.export_text()
+    assert "suwa round 2/4, client 10/20" in text
+    assert "30%" in text
+    assert "accuracy so far 50.0 %" in text
