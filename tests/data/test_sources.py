@@ -174,7 +174,7 @@ def test_bad_arrays_are_refused_with_what_and_where(changes: dict[str, Any], sen
 )
 def test_a_data_set_that_cannot_be_found_is_explained(call: dict[str, str], sentence: str) -> None:
     with pytest.raises(TrustmixError, match=sentence):
-        load(**call)  # type: ignore[arg-type]
+        load(**call)
 
 
 def test_uint8_images_are_scaled_by_the_statistics_of_the_training_part() -> None:

@@ -19,7 +19,7 @@ def split(**settings: Any) -> Partition:
 
 
 def everything(share: Any) -> list[int]:
-    return torch.cat([share.train, share.calibration]).tolist()  # type: ignore[no-any-return]
+    return torch.cat([share.train, share.calibration]).tolist()
 
 
 @given(

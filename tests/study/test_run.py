@@ -234,7 +234,7 @@ def test_every_kind_of_split_model_form_and_rule_runs() -> None:
 def test_the_data_may_bring_their_own_public_set(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 5)).astype(np.float32), np.arange(200) % 4
-    arrays = {"x_train": x, "y_train": y, "x_test": x[:40], "y_test": y[:40], "x_public": x[:50] + 1}
+    arrays: dict[str, Any] = {"x_train": x, "y_train": y, "x_test": x[:40], "y_test": y[:40], "x_public": x[:50] + 1}
     np.savez(tmp_path / "mine.npz", **arrays)
     fields = {"data": {"name": "npz", "path": str(tmp_path / "mine.npz")}, "clients": 3, "rounds": 1}
     recipe = fields | {"split": {"samples_per_client": 20}, "public": {"samples": 30}}

@@ -1,0 +1,47 @@
+"""Files: whole or not at all, and never executed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from trustmix import Checkpoint, StorageError
+from trustmix.registry import Registry
+from trustmix.storage import read_bytes, read_json, read_tensors, write_bytes, write_json, write_tensors
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_text("a file where a folder should be")
+    with pytest.raises(StorageError, match=r"Could not write .*/folder/x: Not a directory"):
+        write_bytes(tmp_path / "folder" / "x", b"data")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(StorageError, match="Is a directory"):
+        write_bytes(tmp_path / "taken", b"data")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "taken"]
+
+
+def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="Could not read .*missing: No such file"):
+        read_bytes(tmp_path / "missing")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(StorageError, match=r"bad\.json is not valid JSON"):
+        read_json(tmp_path / "bad.json")
+    write_tensors(tmp_path / "good.safetensors", {"a": torch.arange(9.0)})
+    whole = (tmp_path / "good.safetensors").read_bytes()
+    for cut in (0, 5, 30, len(whole) - 1):
+        (tmp_path / "cut.safetensors").write_bytes(whole[:cut])
+        with pytest.raises(StorageError, match=r"cut\.safetensors is not a whole safetensors file"):
+            read_tensors(tmp_path / "cut.safetensors")
+
+
+def test_a_foreign_file_in_the_checkpoints_place_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "server.json", {"something": "else"})
+    with pytest.raises(StorageError, match="not a checkpoint of trustmix"):
+        Checkpoint(tmp_path).load()
+
+
+def test_a_name_is_registered_once() -> None:
+    registry = Registry[int]("number")
+    registry.register("one")(1)
+    with pytest.raises(ValueError, match='The number "one" is registered already'):
+        registry.register("one")(2)
