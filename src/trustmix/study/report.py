@@ -2,10 +2,13 @@
 
 import html
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import plotly.graph_objects as go
 import plotly.io
+import plotly.offline
+from plotly.colors import qualitative
 
 from trustmix import storage
 from trustmix.errors import TrustmixError
@@ -19,14 +22,17 @@ CURVES = {
     "effective_clients": "Effective number of clients behind a teacher's label (1/χ)",
 }
 
+COLOURS = qualitative.D3
+
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>trustmix report</title><style>
+<title>trustmix report</title><script>{plotly}</script><style>
 :root {{ color-scheme: light; }}
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #1a1a2e; }}
 table {{ border-collapse: collapse; margin: 1rem 0; }} th, td {{ padding: .3rem .8rem; text-align: right; }}
 th:first-child, td:first-child {{ text-align: left; }} tr {{ border-bottom: 1px solid #ddd; }}
-.figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 1rem; }}
+.figures {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(420px, 1fr)); gap: 1rem; }}
+.figures > div {{ min-width: 0; }}
 pre {{ background: #f5f5f8; padding: 1rem; overflow-x: auto; }} @media print {{ details {{ display: none; }} }}
 </style></head><body><h1>trustmix</h1>
 {table}<div class="figures">{figures}</div>
@@ -41,30 +47,38 @@ def report(folders: Sequence[Path], out: Path) -> Path:
         if not history.rounds:
             raise TrustmixError(f"{folder} holds no finished round; give a run directory with a rounds.jsonl.")
     histories = {name: history for name, (_, history) in runs.items()}
-    figures = [_curve(histories, key, title, first=not index) for index, (key, title) in enumerate(CURVES.items())]
+    figures = [_curve(histories, key, title) for key, title in CURVES.items()]
     recipes = "".join(
         f"<details><summary>Recipe of {html.escape(name)}</summary><pre>"
         f"{html.escape(storage.read_bytes(folder / 'recipe.toml').decode())}</pre></details>"
         for name, (folder, _) in runs.items()
     )
     page = PAGE.format(
-        table=_table(histories), figures="".join(figures), failures=_failures(histories), recipes=recipes
+        plotly=plotly.offline.get_plotlyjs(),
+        table=_table(histories),
+        figures="".join(figures),
+        failures=_failures(histories),
+        recipes=recipes,
     )
     storage.write_bytes(out, page.encode())
     return out
 
 
-def _curve(histories: dict[str, History], key: str, title: str, *, first: bool) -> str:
+def _curve(histories: dict[str, History], key: str, title: str) -> str:
     figure = go.Figure()
-    for name, history in histories.items():
+    for colour, (name, history) in zip(cycle(COLOURS), histories.items(), strict=False):
         points = [(r.round, getattr(r, key)) for r in history.rounds if getattr(r, key) is not None]
         if points:
             x, y = zip(*points, strict=True)
-            figure.add_scatter(x=x, y=y, name=name, mode="lines+markers")
+            figure.add_scatter(x=x, y=y, name=name, mode="lines+markers", line_color=colour)
     figure.update_layout(title=title, template="plotly_white", height=380, margin={"l": 50, "r": 20, "t": 50, "b": 40})
     figure.update_xaxes(title="round")
     figure.update_yaxes(rangemode="tozero", tickformat=".0%" if "accuracy" in key else None)
-    return str(plotly.io.to_html(figure, full_html=False, include_plotlyjs=first, config={"displaylogo": False}))
+    return str(
+        plotly.io.to_html(
+            figure, full_html=False, include_plotlyjs=False, config={"displaylogo": False, "responsive": True}
+        )
+    )
 
 
 def _table(histories: dict[str, History]) -> str:
