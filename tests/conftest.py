@@ -1,8 +1,10 @@
 """Tests run side by side, so each keeps to one thread; so do the processes they start."""
 
 import os
+import tempfile
 
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="trustmix-tests-")
 
 import torch
 

@@ -1,5 +1,6 @@
 """The command line: parses, calls, prints. Exit code 0 on success, 2 on bad input with one sentence, 130 on Ctrl-C."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -95,7 +96,7 @@ def run_command(
     loaded = Recipe.load(recipe, changes)
     folder = out or Path("runs") / ",".join([Path(recipe).stem, *changes]).replace("/", "_")
     console = Console(quiet=quiet)
-    with _display(console) as watch:
+    with _display(console) as watch, _told(console):
         history = run(loaded, out=folder, resume=resume, overwrite=overwrite, watch=watch)
     page = report([folder], folder / "report.html")
     console.print(_comparison({history.rounds[-1].method: history}))
@@ -127,6 +128,20 @@ def report_command(
     Example: trustmix report runs/avg3 runs/suwa3 --out compare.html
     """
     typer.echo(f"Report: {report(folders, out)}")
+
+
+@contextmanager
+def _told(console: Console) -> Iterator[None]:
+    """Print what the package logs for the user, such as how the engine runs clients."""
+    handler = logging.Handler()
+    handler.emit = lambda record: console.print(record.getMessage(), soft_wrap=True, highlight=False)  # type: ignore[method-assign]
+    logger = logging.getLogger("trustmix")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 @contextmanager

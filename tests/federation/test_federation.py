@@ -291,10 +291,20 @@ def test_a_diverging_client_says_so() -> None:
         federation(wild).run(1)
 
 
+def convolutional() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Unflatten(1, (2, 1, 3)), nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(12, CLASSES)
+    )
+
+
 @pytest.mark.parametrize("interrupted_after", [1, 2, 3])
-def test_a_run_resumed_from_its_checkpoint_ends_in_the_same_numbers(tmp_path: Path, interrupted_after: int) -> None:
+@pytest.mark.parametrize("model", [with_dropout, convolutional])
+def test_a_run_resumed_from_its_checkpoint_ends_in_the_same_numbers(
+    tmp_path: Path, model: Callable[[], nn.Module], interrupted_after: int
+) -> None:
     def stored(folder: Path) -> list[Client]:
-        members = clients(with_dropout)
+        members = clients(model)
         for client in members:
             client.store = DiskStore(folder / client.id)
         return members

@@ -85,7 +85,7 @@ def test_a_model_that_does_not_fit_is_refused_before_training(model: ModelFactor
 FACTS = """
 import hashlib, torch
 from trustmix.study import Recipe, prepare
-federation = prepare(Recipe.load("demo"))
+_, federation = prepare(Recipe.load("demo", ["engine.mode=sequential"]))
 digest = hashlib.sha256(federation.public.fingerprint.encode())
 for client in federation.engine._clients.values():
     digest.update(client.private.inputs.numpy().tobytes())

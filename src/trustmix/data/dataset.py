@@ -17,6 +17,12 @@ class Labelled:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def to(self, device: str) -> "Labelled":
+        """The samples on a device; themselves where they are there already."""
+        if str(self.inputs.device) == device:
+            return self
+        return Labelled(self.inputs.to(device), self.labels.to(device))
+
     def __getitem__(self, index: torch.Tensor) -> "Labelled":
         return Labelled(self.inputs[index], self.labels[index])
 

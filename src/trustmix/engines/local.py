@@ -1,24 +1,73 @@
-"""Clients in this process, one after another."""
+"""Clients on this machine: one after another, in a process a core, or many small ones stacked into one.
+
+All three do the same work in the same order for each client; their results differ by rounding only.
+"""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import sys
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
+from trustmix.engines.stacked import likeness, train_stacked
+from trustmix.engines.workers import Answer, Pool
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import ENGINES, Client, Failure, Reply, Request
+from trustmix.federation import ENGINES, Client, Failure, Hardware, Job, Reply, Request, check_loss, train
+from trustmix.models import ModelFactory
 
 log = logging.getLogger(__name__)
+
+Mode = Literal["sequential", "processes", "stacked"]
+
+STACK = 32
+"""Clients stacked at most: beyond it the parameters of a step no longer fit the cache and nothing is gained."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the local engine runs clients."""
+
+    mode: Mode = "sequential"
+    workers: int = 1
+    """Processes; 1 is the calling process itself."""
+    hardware: Hardware = field(default_factory=Hardware)
+
+    def __str__(self) -> str:
+        where = f" in {self.workers} processes" if self.workers > 1 else ""
+        place = "" if self.hardware.device == "cpu" else f" on {self.hardware.device}"
+        mode = "sequential" if self.mode == "processes" else self.mode
+        return f"{mode}{where}, {self.hardware.precision}{place}"
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def plan_of(mode: Mode, *, workers: int | None = None, hardware: Hardware | None = None, clients: int = 1) -> Plan:
+    """The plan of a mode: as many processes as cores, where processes can be forked and the model is on the CPU."""
+    hardware = hardware or Hardware()
+    can_fork = sys.platform == "linux" and hardware.device == "cpu" and mode != "sequential"
+    return Plan(mode, min(workers or cores(), clients) if can_fork else 1, hardware)
 
 
 @ENGINES.register("local")
 class LocalEngine:
-    """Asks the clients in turn; answers come in the order of the requests."""
+    """Runs clients by a plan; answers come in the order of the requests."""
 
-    def __init__(self, clients: Sequence[Client]) -> None:
+    def __init__(self, clients: Sequence[Client], plan: Plan | None = None, *, keep: bool = True) -> None:
+        self.plan = plan or Plan()
         self._clients = {client.id: client for client in clients}
         if len(self._clients) != len(clients):
             raise TrustmixError("Two clients have the same id; every client needs one of its own.")
         if not clients:
             raise TrustmixError("A federation needs at least one client.")
+        for client in clients:
+            client.settle(self.plan.hardware, keep=keep)
+        self._pool = None
+        if self.plan.workers > 1:
+            self._pool = Pool([([c.id for c in share], self._serve) for share in deal(clients, self.plan.workers)])
 
     @property
     def clients(self) -> Sequence[str]:
@@ -27,12 +76,94 @@ class LocalEngine:
 
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
         """One step of each client asked; an error of a client's is its own and becomes its `Failure`."""
-        for client, request in requests.items():
-            try:
-                answer: Reply | Failure = self._clients[client].step(request)
-            except StorageError:
-                raise
-            except Exception as error:  # a client may run anybody's model
-                log.debug("client %s failed", client, exc_info=True)
-                answer = Failure(client, f"{type(error).__name__}: {error}")
-            yield answer
+        return self._pool.exchange(requests) if self._pool else self._serve(requests)
+
+    def _serve(self, requests: Mapping[str, Request]) -> Iterator[Answer]:
+        """The answers of this process's clients."""
+        asked = list(requests)
+        size = STACK if self.plan.mode == "stacked" else 1
+        for begin in range(0, len(asked), size):
+            together = asked[begin : begin + size]
+            yield from lockstep({client: self._clients[client].stages(requests[client]) for client in together})
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._pool:
+            self._pool.close()
+
+
+def deal(clients: Sequence[Client], workers: int) -> list[list[Client]]:
+    """Clients to workers in turn, kind by kind, so that every worker gets as many of each architecture."""
+    by_kind = sorted(clients, key=kind_of)
+    return [by_kind[worker::workers] for worker in range(workers)]
+
+
+def kind_of(client: Client) -> str:
+    """Which architecture a client has, as far as can be told without building it."""
+    make = client.model
+    return f"{make.label} {make.options}" if isinstance(make, ModelFactory) else ""
+
+
+def lockstep(running: Mapping[str, Generator[Job, None, Reply]]) -> list[Answer]:
+    """Let clients go through their stages side by side; jobs that are alike are trained as one."""
+    answers: dict[str, Answer] = {}
+    jobs = {client: job for client in running if (job := _advance(client, running[client], None, answers))}
+    while jobs:
+        errors = run_jobs(jobs)
+        jobs = {c: job for c in list(jobs) if (job := _advance(c, running[c], errors.get(c), answers))}
+    return [answers[client] for client in running]
+
+
+def _advance(
+    client: str, stages: Generator[Job, None, Reply], error: Exception | None, answers: dict[str, Answer]
+) -> Job | None:
+    """The client's next job; or None, when it has answered or failed."""
+    try:
+        return next(stages) if error is None else stages.throw(error)
+    except StopIteration as end:
+        answers[client] = end.value
+    except StorageError:
+        raise
+    except Exception as problem:  # a client may run anybody's model
+        log.debug("client %s failed", client, exc_info=True)
+        answers[client] = Failure(client, f"{type(problem).__name__}: {problem}")
+    return None
+
+
+def run_jobs(jobs: Mapping[str, Job]) -> dict[str, Exception]:
+    """Do the jobs, alike ones together, and tell which failed."""
+    groups: dict[object, list[str]] = {}
+    for client, job in jobs.items():
+        groups.setdefault(likeness(job) if len(jobs) > 1 else None, []).append(client)
+    errors: dict[str, Exception] = {}
+    for alike, members in groups.items():
+        if len(members) < 2 or not _stacked({client: jobs[client] for client in members}, alike, errors):
+            for client in members:
+                try:
+                    train(jobs[client])
+                except Exception as error:  # goes to the client's own stages, which end by it
+                    log.debug("client %s failed in training", client, exc_info=True)
+                    errors[client] = error
+    return errors
+
+
+def _stacked(jobs: Mapping[str, Job], alike: object, errors: dict[str, Exception]) -> bool:
+    """Do the jobs as one, if that is possible."""
+    if alike in _unstackable:
+        return False
+    try:
+        losses = train_stacked(list(jobs.values()))
+    except Exception:  # whatever it is, one by one it happens to the client whose fault it is
+        log.debug("cannot be stacked, going one by one", exc_info=True)
+        _unstackable.add(alike)
+        return False
+    for client, loss in zip(jobs, losses, strict=True):
+        try:
+            check_loss(loss)
+        except TrustmixError as error:
+            errors[client] = error
+    return True
+
+
+_unstackable: set[object] = set()
+"""Likenesses of models that were found to draw random numbers or to update buffers while training."""

@@ -8,7 +8,7 @@ from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.seam import ENGINES, Engine
 from trustmix.federation.server import ALONE, Federation, Moment, Participation, Watcher
 from trustmix.federation.store import DiskStore, MemoryStore
-from trustmix.federation.training import OPTIMIZERS, Training
+from trustmix.federation.training import OPTIMIZERS, Hardware, Job, Training, check_loss, train
 
 __all__ = [
     "ALONE",
@@ -21,7 +21,9 @@ __all__ = [
     "Failure",
     "FaultyEngine",
     "Federation",
+    "Hardware",
     "History",
+    "Job",
     "MemoryStore",
     "Moment",
     "Participation",
@@ -31,4 +33,6 @@ __all__ = [
     "Round",
     "Training",
     "Watcher",
+    "check_loss",
+    "train",
 ]

@@ -5,8 +5,8 @@ its density on calibration data and answers. If the step fails, the client is as
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from trustmix.data import Labelled, hold_out
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.store import MemoryStore, State, Store
-from trustmix.federation.training import Training, accuracy, predict, train
+from trustmix.federation.training import Hardware, Job, Training, accuracy, predict, train
 from trustmix.seeds import torch_stream
 from trustmix.trust import ClassGaussians
 from trustmix.wire import FORMS, Envelope, decode_teacher, fingerprint
@@ -69,6 +69,9 @@ class Client:
     codec: str = "float32"
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
+    hardware: Hardware = field(default_factory=Hardware)
+    keep: bool = True
+    """Keep the model in memory between rounds; otherwise it lives in the store alone."""
     _live: _Live | None = field(default=None, init=False, repr=False)
     _round: int = field(default=0, init=False, repr=False)
     _own_test: Labelled | None = field(default=None, init=False, repr=False)
@@ -91,33 +94,59 @@ class Client:
         train_part, held_out = hold_out(data.labels, holdout, seed, id)
         return cls(id, model, data[train_part], data[held_out], public, seed=seed, **settings)
 
+    def settle(self, hardware: Hardware, *, keep: bool) -> None:
+        """Move to where the engine computes, before the first step."""
+        self.hardware, self.keep = hardware, keep
+        device = hardware.device
+        self.private, self.calibration = self.private.to(device), self.calibration.to(device)
+        self.public.inputs = self.public.inputs.to(device)
+        self.test = None if self.test is None else self.test.to(device)
+
     def step(self, request: Request) -> Reply:
-        """Answer one request."""
+        """Answer one request, training on the spot."""
+        with closing(self.stages(request)) as stages:
+            try:
+                while True:
+                    train(next(stages))
+            except StopIteration as end:
+                reply: Reply = end.value
+                return reply
+
+    def stages(self, request: Request) -> Generator[Job, None, Reply]:
+        """Answer one request, handing every training job to whoever runs the stages; it must be done when they go on.
+
+        That is all an engine needs to know to train many clients at once.
+        """
         try:
-            reply = self._step(request)
+            reply = yield from self._stages(request)
         except BaseException:
             self._live = None  # half a step is no step: go on from the stored state next time
             raise
         self._round = request.round
+        if not self.keep:
+            self._live = None
         return reply
 
-    def _step(self, request: Request) -> Reply:
+    def _stages(self, request: Request) -> Generator[Job, None, Reply]:
         live = self._resume(request.round)
         seconds: dict[str, float] = {}
         global_accuracy = local_accuracy = payload = None
         if request.teacher is not None:
-            with _timed(seconds, "distil"):
-                self._distil(live, request.round, request.teacher)
+            job = self._distil(live, request.round, request.teacher)
+            yield job
+            seconds["distil"] = job.seconds
         if request.round > 1 and self.test is not None:
             with _timed(seconds, "evaluate"):
-                global_accuracy = accuracy(live.model, self.test.inputs, self.test.labels)
+                global_accuracy = accuracy(live.model, self.test.inputs, self.test.labels, self.hardware)
         if request.train:
-            with _timed(seconds, "train"):
-                self._train(live, request)
+            job = self._train(live, request.round)
+            yield job
+            seconds["train"] = job.seconds
             if self.test is not None:
                 with _timed(seconds, "evaluate"):
                     own = self._test_of_own_classes(self.test)
-                    local_accuracy = accuracy(live.model, own.inputs, own.labels) if len(own) else None
+                    if len(own):
+                        local_accuracy = accuracy(live.model, own.inputs, own.labels, self.hardware)
             if request.upload:
                 with _timed(seconds, "predict"):
                     payload = self._upload(live, request)
@@ -128,35 +157,43 @@ class Client:
     def _resume(self, round_: int) -> _Live:
         """The live model if it is the newest state older than the round, else that state from the store."""
         if self._live is None or self._round >= round_:
-            model = self.model()
-            self._live = _Live(model, self.training.make_optimizer(model))
+            model = self.hardware.place(self.model())
+            self._live = _Live(model, self.training.make_optimizer(model.parameters()))
             state = self.store.before(round_)
             if state is not None:
                 _restore(self._live, state)
         return self._live
 
-    def _distil(self, live: _Live, round_: int, message: bytes) -> None:
-        teacher = decode_teacher(message, self.public.envelope("server", round_ - 1))
-        self._learn(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs)
+    def _distil(self, live: _Live, round_: int, message: bytes) -> Job:
+        teacher = decode_teacher(message, self.public.envelope("server", round_ - 1)).to(self.hardware.device)
+        return self._job(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs)
 
-    def _train(self, live: _Live, request: Request) -> None:
+    def _train(self, live: _Live, round_: int) -> Job:
         epochs = self.training.epochs if live.stages else self.training.first_epochs
-        self._learn(live, "private", request.round, self.private.inputs, self.private.labels, epochs)
         live.stages += 1
+        return self._job(live, "private", round_, self.private.inputs, self.private.labels, epochs)
 
-    def _learn(
+    def _job(
         self, live: _Live, stage: str, round_: int, inputs: torch.Tensor, targets: torch.Tensor, epochs: int
-    ) -> None:
+    ) -> Job:
         if not self.training.keep_optimizer:
-            live.optimizer = self.training.make_optimizer(live.model)
-        generator = torch_stream(self.seed, "order", stage, self.id, round_)
-        batch = self.training.batch
-        train(live.model, live.optimizer, inputs, targets, epochs=epochs, batch=batch, generator=generator)
+            live.optimizer = self.training.make_optimizer(live.model.parameters())
+        return Job.of(
+            live.model,
+            live.optimizer,
+            inputs,
+            targets,
+            epochs=epochs,
+            generator=torch_stream(self.seed, "order", stage, self.id, round_),
+            training=self.training,
+            hardware=self.hardware,
+        )
 
     def _upload(self, live: _Live, request: Request) -> bytes:
         """Public inference and the density, which is fitted anew after every private stage."""
-        density = ClassGaussians.fit(predict(live.model, self.calibration.inputs), self.calibration.labels)
-        logits = predict(live.model, self.public.inputs)
+        known = predict(live.model, self.calibration.inputs, self.hardware)
+        density = ClassGaussians.fit(known, self.calibration.labels)
+        logits = predict(live.model, self.public.inputs, self.hardware).cpu()
         return FORMS[self.form](logits, density, self.public.envelope(self.id, request.round), self.codec)
 
     def _test_of_own_classes(self, test: Labelled) -> Labelled:
@@ -177,11 +214,15 @@ def _restore(live: _Live, state: State) -> None:
     tensors, facts = state
     live.stages = int(facts["stages"])
     live.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
+    parameters = [p for group in live.optimizer.param_groups for p in group["params"]]
     slots: dict[int, dict[str, Any]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
             _, index, entry = name.split(".", 2)
-            slots.setdefault(int(index), {})[entry] = value.clone()
+            parameter = parameters[int(index)]
+            # fused optimisers read their state in the parameter's memory order, which may be channels_last
+            own = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value)
+            slots.setdefault(int(index), {})[entry] = own.detach().copy_(value)
     live.optimizer.load_state_dict({**live.optimizer.state_dict(), "state": slots})
 
 

@@ -24,6 +24,10 @@ class FaultyEngine:
         """The clients of the engine underneath."""
         return self.engine.clients
 
+    def close(self) -> None:
+        """Close the engine underneath."""
+        self.engine.close()
+
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
         """The exchange with its faults; the closing one is spared, so that every final model is seen."""
         luck = {

@@ -21,6 +21,9 @@ class Engine(Protocol):
         A client's error comes back as a `Failure`; a `StorageError` is raised, since it concerns the whole run.
         """
 
+    def close(self) -> None:
+        """Release what the engine holds; it is not used any more."""
+
 
 EngineFactory: TypeAlias = Callable[[Sequence[Client]], Engine]
 

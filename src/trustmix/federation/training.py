@@ -1,7 +1,14 @@
-"""One client's learning, as functions: epochs of cross-entropy on hard or soft targets, prediction, accuracy."""
+"""One client's learning: jobs of cross-entropy on hard or soft targets, prediction, accuracy.
 
-from collections.abc import Iterator
+A `Job` says all there is to a training stage, the order of its batches included, so that an engine may run it as it
+likes: alone (`train`), or together with the jobs of other clients.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,11 +36,70 @@ class Training:
     keep_optimizer: bool = True
     """Keep the optimiser's state over stages and rounds; otherwise every stage starts with a fresh one."""
 
-    def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of a model's trainable parameters."""
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    def make_optimizer(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        """The optimiser of those parameters that are trainable."""
+        trainable = [parameter for parameter in parameters if parameter.requires_grad]
         build = OPTIMIZERS.get(self.optimizer)
         return build(trainable, lr=self.lr, fused=True)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where and how precisely a model computes."""
+
+    device: str = "cpu"
+    precision: str = "float32"
+    """float32, or bfloat16: matrix products and convolutions in half the width, everything else as before."""
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context in which forward passes run."""
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """The model on the device, convolutions in the memory order that is fastest for them."""
+        model = model.to(self.device)
+        if any(isinstance(module, nn.Conv2d) for module in model.modules()):
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+
+@dataclass
+class Job:
+    """One training stage of one client: epochs of cross-entropy from where the model and its optimiser are.
+
+    targets are labels (n,) in the private stage and a teacher (n, C) in the public one.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    order: list[torch.Tensor]
+    """The samples of each step, over all epochs."""
+    seed: int
+    """Seeds what the model draws itself, such as dropout."""
+    training: Training
+    hardware: Hardware
+    seconds: float = 0.0
+    """How long it took; of jobs that were done together, the job's share."""
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        *,
+        epochs: int,
+        generator: torch.Generator,
+        training: Training,
+        hardware: Hardware,
+    ) -> "Job":
+        """The job whose order and seed are drawn from the generator."""
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        order = [index for _ in range(epochs) for index in batches(len(inputs), training.batch, generator)]
+        return cls(model, optimizer, inputs, targets, order, seed, training, hardware)
 
 
 def batches(samples: int, size: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
@@ -48,40 +114,38 @@ def batches(samples: int, size: int, generator: torch.Generator) -> Iterator[tor
     return iter(parts)
 
 
-def train(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    inputs: torch.Tensor,
-    targets: torch.Tensor,
-    *,
-    epochs: int,
-    batch: int,
-    generator: torch.Generator,
-) -> None:
-    """Epochs of cross-entropy; targets are labels (n,) in the private stage, a teacher (n, C) in the public one.
+def train(job: Job) -> None:
+    """Do the job."""
+    begin = time.perf_counter()
+    job.model.train()
+    loss = torch.zeros(())
+    with torch.random.fork_rng():
+        torch.manual_seed(job.seed)
+        for index in job.order:
+            index = index.to(job.inputs.device)
+            job.optimizer.zero_grad(set_to_none=True)
+            with job.hardware.autocast():
+                loss = cross_entropy(job.model(job.inputs[index]), job.targets[index])
+            loss.backward()  # type: ignore[no-untyped-call]
+            job.optimizer.step()
+    check_loss(float(loss.detach()))
+    job.seconds = time.perf_counter() - begin
 
-    The generator gives the order of the samples and seeds what the model draws itself (dropout).
-    """
-    model.train()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
-        for _ in range(epochs):
-            for index in batches(len(inputs), batch, generator):
-                optimizer.zero_grad(set_to_none=True)
-                loss = cross_entropy(model(inputs[index]), targets[index])
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-            if not torch.isfinite(loss):
-                raise TrustmixError(f"the loss became {loss.item()}; a lower train.lr than the present one may help")
+
+def check_loss(loss: float) -> None:
+    """Refuse a model that has diverged, as a loss that is no number shows."""
+    if not abs(loss) < float("inf"):
+        raise TrustmixError(f"the loss became {loss}; a lower train.lr may help")
 
 
 @torch.no_grad()
-def predict(model: nn.Module, inputs: torch.Tensor, batch: int = 1024) -> torch.Tensor:
+def predict(model: nn.Module, inputs: torch.Tensor, hardware: Hardware, batch: int = 1024) -> torch.Tensor:
     """Logits (n, C) in evaluation mode, float32."""
     model.eval()
-    return torch.cat([model(part).to(torch.float32) for part in torch.split(inputs, batch)])
+    with hardware.autocast():
+        return torch.cat([model(part).to(torch.float32) for part in torch.split(inputs, batch)])
 
 
-def accuracy(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> float:
+def accuracy(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: Hardware) -> float:
     """Fraction of inputs whose most probable class, among all classes, is the label."""
-    return float((predict(model, inputs).argmax(1) == labels).double().mean())
+    return float((predict(model, inputs, hardware).argmax(1) == labels).double().mean())

@@ -1,6 +1,6 @@
 """Recipes, runs, and what is shown of them."""
 
 from trustmix.study.recipe import Recipe, built_in
-from trustmix.study.run import RunDirectory, prepare, run
+from trustmix.study.runs import RunDirectory, prepare, run
 
 __all__ = ["Recipe", "RunDirectory", "built_in", "prepare", "run"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trustmix.federation import History, Watcher
 from trustmix.study.recipe import Recipe
-from trustmix.study.run import run
+from trustmix.study.runs import run
 
 METHODS = {"alone": "training alone", "avg": "AVG, plain averaging", "uwa": "UWA, tau = 1", "suwa": "sUWA, tau = 0.25"}
 

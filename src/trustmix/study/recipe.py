@@ -117,8 +117,11 @@ class EngineSection(_Section):
     """Where clients run."""
 
     name: str = "local"
-    mode: Literal["auto", "sequential"] = "auto"
-    precision: Literal["auto", "float32"] = "auto"
+    mode: Literal["auto", "sequential", "processes", "stacked"] = Field("auto", description="auto times them all")
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = Field("auto", description="auto, cpu, cuda, mps")
+    workers: Positive | None = Field(None, description="processes; as many as cores if not set")
+    store: Literal["auto", "memory", "disk"] = Field("auto", description="where models live between rounds")
 
     @field_validator("name")
     @classmethod
@@ -216,6 +219,18 @@ class Recipe(_Section):
             return cls.model_validate(fields)
         except ValidationError as error:
             raise TrustmixError(f"{where}: {_sentence(error)}") from error
+
+    def settled(self, mode: str, precision: str, device: str, workers: int | None, keep: bool) -> "Recipe":
+        """The recipe with what it leaves to the engine filled in; what it sets itself stays."""
+        chosen = {
+            "mode": mode,
+            "precision": precision,
+            "device": device,
+            "workers": workers,
+            "store": "memory" if keep else "disk",
+        }
+        open_ = {key: value for key, value in chosen.items() if getattr(self.engine, key) in ("auto", None)}
+        return self.model_copy(update={"engine": self.engine.model_copy(update=open_)})
 
     def toml(self) -> str:
         """The recipe, every setting written out, as TOML."""

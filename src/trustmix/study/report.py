@@ -13,7 +13,7 @@ from plotly.colors import qualitative
 from trustmix import storage
 from trustmix.errors import TrustmixError
 from trustmix.federation import History
-from trustmix.study.run import RunDirectory
+from trustmix.study.runs import RunDirectory
 
 CURVES = {
     "accuracy_mean": "Accuracy on all classes, mean over clients",

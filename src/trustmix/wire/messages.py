@@ -7,6 +7,7 @@ own density, N*(C+1) numbers) or `density` (logits and the mixture: the server e
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -92,8 +93,12 @@ def encode_teacher(probabilities: torch.Tensor, envelope: Envelope, codec: str) 
     return storage.pack({"teacher": probabilities.to(CODECS.get(codec))}, envelope.header("teacher", codec))
 
 
+@lru_cache(maxsize=1)
 def decode_teacher(payload: bytes, envelope: Envelope) -> torch.Tensor:
-    """The teacher in a message, float32, each row summing to one again after a narrow codec."""
+    """The teacher in a message, float32, each row summing to one again after a narrow codec.
+
+    The clients of one process get the same message and share what it decodes to.
+    """
     tensors, _ = _open(payload, envelope)
     teacher = _tensor(tensors, "teacher", (envelope.samples, envelope.classes)).to(torch.float32)
     return teacher / teacher.sum(1, keepdim=True)

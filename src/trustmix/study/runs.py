@@ -3,11 +3,14 @@
 The directory holds recipe.toml (resolved), rounds.jsonl (a line a round), summary.json, checkpoint/ and models/.
 """
 
+import atexit
 import fcntl
+import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ import torch
 
 from trustmix import storage
 from trustmix.data import Dataset, Labelled, load, partition
-from trustmix.engines import LocalEngine
+from trustmix.engines import LocalEngine, choose
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import (
     Checkpoint,
@@ -37,6 +40,8 @@ from trustmix.models import ModelFactory, check_model
 from trustmix.seeds import numpy_stream
 from trustmix.study.recipe import Recipe
 
+log = logging.getLogger(__name__)
+
 
 def run(
     recipe: str | Path | Mapping[str, Any] | Recipe,
@@ -54,13 +59,15 @@ def run(
     """
     recipe = Recipe.load(recipe)
     if out is None:
-        return prepare(recipe).run(recipe.rounds, watch=watch)
+        _, federation = prepare(recipe)
+        with closing(federation.engine):
+            return federation.run(recipe.rounds, watch=watch)
     record = RunDirectory(Path(out))
-    record.check(recipe, resume=resume, overwrite=overwrite)
+    recipe = record.check(recipe, resume=resume, overwrite=overwrite)
     if resume and record.finished:
         return History(record.rounds())
-    federation = prepare(recipe, record)
-    with record.begin(recipe, overwrite=overwrite):
+    recipe, federation = prepare(recipe, record)
+    with closing(federation.engine), record.begin(recipe, overwrite=overwrite):
         for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
             record.append(line)
         history = History(record.rounds())
@@ -68,13 +75,20 @@ def run(
     return history
 
 
-def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> Federation:
-    """The federation of a recipe, everything checked that can be checked before the first epoch."""
+def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recipe, Federation]:
+    """The federation of a recipe, everything checked that can be checked before the first epoch.
+
+    With it comes the recipe in which the engine is settled: how clients are run is chosen once, and written down.
+    """
     data = load(recipe.data.name, path=recipe.data.path, source=recipe.data.source)
     public, shares = _split(recipe, data)
     shared = Public(public.inputs, data.classes)
     factories = _factories(recipe, data)
-    train = Training(**recipe.train.model_dump())
+    keep = _keep(recipe, factories)
+    folder = record.path / "checkpoint" / "clients" if record else None
+    if folder is None and not keep:
+        folder = Path(tempfile.mkdtemp(prefix="trustmix-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     clients = [
         Client(
             id=str(index),
@@ -83,18 +97,23 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> Federation:
             calibration=calibration,
             public=shared,
             test=data.test,
-            training=train,
+            training=Training(**recipe.train.model_dump()),
             form=recipe.wire.form,
             codec=recipe.wire.up,
             seed=recipe.seed,
-            store=record.store(str(index)) if record else MemoryStore(),
+            store=DiskStore(folder / str(index)) if folder else MemoryStore(),
         )
         for index, (private, calibration) in enumerate(shares)
     ]
-    engine: Engine = LocalEngine(clients)
+    wanted = recipe.engine
+    plan, found = choose(
+        clients, mode=wanted.mode, precision=wanted.precision, device=wanted.device, workers=wanted.workers
+    )
+    log.info("engine: %s", found)
+    engine: Engine = LocalEngine(clients, plan, keep=keep)
     if recipe.faults.crash or recipe.faults.late:
         engine = FaultyEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
-    return Federation(
+    federation = Federation(
         clients=engine,
         public=shared,
         rule=recipe.method,
@@ -103,6 +122,21 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> Federation:
         codec=recipe.wire.down,
         seed=recipe.seed,
     )
+    return recipe.settled(plan.mode, plan.hardware.precision, plan.hardware.device, plan.workers, keep), federation
+
+
+def _keep(recipe: Recipe, factories: Sequence[ModelFactory]) -> bool:
+    """Whether models stay in memory between rounds: by default if all of them, with what training adds, fit in half."""
+    if recipe.engine.store != "auto":
+        return recipe.engine.store == "memory"
+    one_of_each = factories[: len(recipe.models)]
+    bytes_each = sum(p.numel() * p.element_size() for f in one_of_each for p in f().parameters()) / len(one_of_each)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return TRAINING_COPIES * bytes_each * len(factories) < memory / 2
+
+
+TRAINING_COPIES = 6
+"""A model in training takes about this many times its parameters: gradients, two moments, a stack, a copy to store."""
 
 
 def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled, Labelled]]]:
@@ -157,17 +191,16 @@ class RunDirectory:
         """The server's state."""
         return Checkpoint(self.path / "checkpoint")
 
-    def store(self, client: str) -> DiskStore:
-        """A client's own state."""
-        return DiskStore(self.path / "checkpoint" / "clients" / client)
-
     @property
     def finished(self) -> bool:
         """Whether the run is over."""
         return (self.path / "summary.json").exists()
 
-    def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
-        """Refuse what would damage or confuse: somebody's other files, a run already there, another recipe."""
+    def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> Recipe:
+        """Refuse what would damage or confuse: somebody's other files, a run already there, another recipe.
+
+        Gives the recipe to run: of a run that is resumed, the one it began with.
+        """
         file = self.path / "recipe.toml"
         if resume and overwrite:
             raise TrustmixError("--resume goes on with a run and --overwrite starts it anew; give one of them.")
@@ -179,7 +212,8 @@ class RunDirectory:
                 f"{self.path} holds a run already; add --resume to go on with it or --overwrite to start anew."
             )
         elif not overwrite:
-            _same_recipe(file, recipe.toml())
+            return _same_recipe(file, recipe)
+        return recipe
 
     @contextmanager
     def begin(self, recipe: Recipe, *, overwrite: bool) -> Iterator[None]:
@@ -251,13 +285,16 @@ def _take(handle: int, folder: Path) -> None:
         raise TrustmixError(f"Another process is running in {folder}; wait for it, or use another one.") from error
 
 
-def _same_recipe(file: Path, text: str) -> None:
-    """Refuse to resume with another recipe than the one the run began with."""
-    old = storage.read_bytes(file).decode()
-    if old != text:
-        before, after = set(old.splitlines()), set(text.splitlines())
-        changed = ", ".join(sorted(before - after)) or "a setting more"
+def _same_recipe(file: Path, recipe: Recipe) -> Recipe:
+    """The recipe that the run began with, if it is this one; what was left to the engine was settled then."""
+    begun = Recipe.load(file)
+    engine = begun.engine
+    settled = recipe.settled(engine.mode, engine.precision, engine.device, engine.workers, engine.store == "memory")
+    if begun != settled:
+        before, after = set(begun.toml().splitlines()), set(settled.toml().splitlines())
+        changed = ", ".join(sorted(before - after)) or "a setting less"
         now = ", ".join(sorted(after - before)) or "a setting less"
         raise TrustmixError(
             f"{file.parent} was begun with {changed}, and this recipe has {now}; resume with the same recipe."
         )
+    return begun

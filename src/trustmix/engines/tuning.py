@@ -1,0 +1,161 @@
+"""The fastest way to run these clients on this machine, found by timing a few real training steps of each candidate.
+
+A choice is remembered in the cache folder, for this machine and this kind of federation: timings vary, and the same
+recipe shall give the same numbers, to the last bit, each time.
+"""
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from trustmix import storage
+from trustmix.engines.local import Mode, Plan, cores, deal, kind_of, plan_of, run_jobs
+from trustmix.engines.stacked import likeness
+from trustmix.engines.workers import Worker
+from trustmix.errors import StorageError, TrustmixError
+from trustmix.federation import Client, Hardware, Job
+from trustmix.seeds import torch_stream
+
+CLIENTS, STEPS = 32, 3
+"""Size of a trial at most."""
+MARGIN = 1.1
+"""A later candidate must be this much faster than an earlier, simpler one."""
+
+
+def choose(
+    clients: Sequence[Client],
+    *,
+    mode: str = "auto",
+    precision: str = "auto",
+    device: str = "auto",
+    workers: int | None = None,
+) -> tuple[Plan, str]:
+    """The plan for these clients, and in a line for the user how it was found.
+
+    >>> choose([], mode="sequential", precision="float32", device="cpu")[1]
+    'sequential, float32 (as set)'
+    """
+    device = best_device() if device == "auto" else device
+    precisions = usable_precisions(device) if precision == "auto" else [precision]
+    modes: Sequence[Any] = get_args(Mode) if mode == "auto" else [mode]
+    plans = [
+        plan_of(mode, workers=workers, hardware=Hardware(device, precision), clients=len(clients))
+        for precision in precisions
+        for mode in modes
+    ]
+    if len(plans) == 1:
+        return plans[0], f"{plans[0]} (as set)"
+    clients = clients[:CLIENTS]
+    key = _key(clients, plans)
+    known = _recall().get(key)
+    if known is not None:
+        return plans[known["plan"]], f"{plans[known['plan']]} (found before: {known['timings']})"
+    rates = [client_steps_a_second(clients, plan) for plan in plans]
+    best = next(index for index, rate in enumerate(rates) if rate * MARGIN >= max(rates))
+    timings = ", ".join(f"{plan} {rate / rates[0]:.1f}x" for plan, rate in zip(plans, rates, strict=True))
+    _remember(key, {"plan": best, "timings": timings})
+    return plans[best], f"{plans[best]} (timed: {timings})"
+
+
+def best_device() -> str:
+    """A GPU where there is one."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def usable_precisions(device: str) -> list[str]:
+    """float32, and bfloat16 where the hardware has instructions for it."""
+    if device == "cuda":
+        has_bfloat16 = torch.cuda.is_bf16_supported()
+    else:
+        facts = Path("/proc/cpuinfo")
+        flags = facts.read_text() if device == "cpu" and facts.exists() else ""
+        has_bfloat16 = "avx512_bf16" in flags or "amx_bf16" in flags
+    return ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
+
+
+def client_steps_a_second(clients: Sequence[Client], plan: Plan) -> float:
+    """Training steps of all clients together, a second, by this plan; on fresh models, so that nothing is changed."""
+    if plan.workers == 1:
+        steps, seconds = _trial(clients, plan)
+        return steps / seconds
+    workers: list[Worker] = []
+    for share in deal(clients, plan.workers):
+        workers.append(Worker(lambda _, share=share: iter([_trial(share, plan)]), workers))  # type: ignore[misc]
+    try:
+        for worker in workers:
+            worker.connection.send(None)
+        results = [(worker.connection.recv(), worker.connection.recv())[0] for worker in workers]
+    except (EOFError, OSError) as error:
+        raise TrustmixError(f"A trial of engine.mode = {plan.mode} died; set engine.mode = sequential.") from error
+    finally:
+        for worker in workers:
+            worker.close()
+    return float(sum(steps for steps, _ in results) / max(seconds for _, seconds in results))
+
+
+def _trial(clients: Sequence[Client], plan: Plan) -> tuple[int, float]:
+    """How many client-steps were done in how many seconds, after a first step to warm up."""
+    if plan.mode != "stacked":
+        clients = clients[:STEPS]
+    jobs = {client.id: _job(client, plan.hardware) for client in clients}
+    groups = [jobs] if plan.mode == "stacked" else [{name: job} for name, job in jobs.items()]
+    run_jobs({name: replace(job, order=job.order[:1]) for name, job in groups[0].items()})
+    begin = time.perf_counter()
+    for group in groups:
+        run_jobs(group)
+    return sum(len(job.order) for job in jobs.values()), time.perf_counter() - begin
+
+
+def _job(client: Client, hardware: Hardware) -> Job:
+    """A few steps of the client's private training, on a fresh model."""
+    model = hardware.place(client.model())
+    data = client.private.to(hardware.device)
+    job = Job.of(
+        model,
+        client.training.make_optimizer(model.parameters()),
+        data.inputs,
+        data.labels,
+        epochs=STEPS,
+        generator=torch_stream(client.seed, "trial", client.id),
+        training=client.training,
+        hardware=hardware,
+    )
+    return replace(job, order=job.order[:STEPS])
+
+
+def _key(clients: Sequence[Client], plans: Sequence[Plan]) -> str:
+    """What the choice depends on: the machine, the models and how many there are of each, the candidates."""
+    machine = (platform.processor(), platform.machine(), cores(), torch.get_num_threads(), torch.__version__)
+    kinds = [kind_of(client) for client in clients]
+    models = {kind: likeness(_job(clients[kinds.index(kind)], Hardware())) for kind in sorted(set(kinds))}
+    facts = (machine, [(kinds.count(kind), models[kind]) for kind in models], [str(plan) for plan in plans])
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
+
+
+def _cache_file() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "trustmix" / "engine.json"
+
+
+def _recall() -> dict[str, Any]:
+    """Choices made before; an unreadable file only means that the timing is repeated."""
+    try:
+        return dict(storage.read_json(_cache_file()))
+    except (StorageError, TypeError, ValueError):
+        return {}
+
+
+def _remember(key: str, choice: dict[str, Any]) -> None:
+    """Keep a choice; where the cache cannot be written, the next run times again."""
+    try:
+        storage.write_json(_cache_file(), {**_recall(), key: choice})
+    except StorageError:
+        return

@@ -1,0 +1,256 @@
+"""The local engine: however clients are run, each of them does the same."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trustmix import Client, Federation, Labelled, LocalEngine, Participation, Public, StorageError, Training
+from trustmix.engines import Plan, choose
+from trustmix.engines.local import lockstep, run_jobs
+from trustmix.engines.stacked import train_stacked
+from trustmix.engines.tuning import usable_precisions
+from trustmix.federation import DiskStore, Failure, Hardware, Job, Request, train
+
+CLASSES, FEATURES = 4, 6
+CENTRES = 3 * torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(1))
+
+
+def samples(count: int, classes: list[int], seed: int) -> Labelled:
+    labels = torch.tensor(classes).repeat(count)[:count]
+    noise = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(seed))
+    return Labelled(CENTRES[labels] + noise, labels)
+
+
+PUBLIC = Public(samples(40, [0, 1, 2, 3], 50).inputs, CLASSES)
+TEST = samples(60, [0, 1, 2, 3], 51)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+def with_dropout() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Dropout(0.3), nn.Linear(8, CLASSES))
+
+
+def with_batch_norm() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
+
+
+def clients(model: Callable[[], nn.Module] = network, count: int = 7, **settings: Any) -> list[Client]:
+    """Ragged on purpose: every client holds another number of samples."""
+    made = []
+    for index in range(count):
+        own = [index % CLASSES, (index + 1) % CLASSES]
+        private, calibration = samples(17 + 5 * index, own, index), samples(10, own, 100 + index)
+        fields = {"test": TEST, "training": Training(lr=1e-2, batch=8, first_epochs=2), **settings}
+        made.append(Client(str(index), model, private, calibration, PUBLIC, **fields))
+    return made
+
+
+def history(members: list[Client], plan: Plan, rounds: int = 3, **settings: Any) -> list[dict[str, Any]]:
+    engine = LocalEngine(members, plan, keep=settings.pop("keep", True))
+    try:
+        lines = Federation(clients=engine, public=PUBLIC, **settings).run(rounds).rounds
+    finally:
+        engine.close()
+    return [{key: value for key, value in asdict(line).items() if key != "seconds"} for line in lines]
+
+
+PLANS = [Plan("processes", 2), Plan("processes", 3), Plan("stacked", 1), Plan("stacked", 2)]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("model", [network, with_dropout, with_batch_norm])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_a_clients_results_do_not_depend_on_the_mode(
+    plan: Plan, model: Callable[[], nn.Module], optimizer: str
+) -> None:
+    training = Training(optimizer=optimizer, lr=1e-2, batch=8, first_epochs=2)
+    reference = history(clients(model, training=training), Plan())
+    found = history(clients(model, training=training), plan)
+    for one, other in zip(reference, found, strict=True):
+        assert one["failed"] == other["failed"] == {}
+        assert other["concentration"] == pytest.approx(one["concentration"], rel=1e-4)
+        assert other["accuracy"] == pytest.approx(one["accuracy"], abs=1 / 60 + 1e-9)
+
+
+def jobs(members: list[Client], epochs: int = 3) -> list[Job]:
+    made = []
+    for client in members:
+        model = client.model()
+        made.append(
+            Job.of(
+                model,
+                client.training.make_optimizer(model.parameters()),
+                client.private.inputs,
+                client.private.labels,
+                epochs=epochs,
+                generator=torch.Generator().manual_seed(int(client.id)),
+                training=client.training,
+                hardware=Hardware(),
+            )
+        )
+    return made
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_stacked_training_moves_weights_and_optimisers_as_training_alone_does(optimizer: str) -> None:
+    members = clients(training=Training(optimizer=optimizer, lr=1e-2, batch=8))
+    alone, together = jobs(members), jobs(members)
+    for _ in range(2):  # the second time optimisers have a past, of another length for each client
+        for job in alone:
+            train(job)
+        train_stacked(together)
+        for one, other in zip(alone, together, strict=True):
+            for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+                ours, theirs = one.optimizer.state[a], other.optimizer.state[b]
+                assert ours.keys() == theirs.keys()
+                for key in ours:
+                    torch.testing.assert_close(ours[key], theirs[key], rtol=1e-4, atol=1e-6)
+
+
+def test_models_that_cannot_be_stacked_are_left_untouched_and_trained_one_by_one() -> None:
+    members = clients(with_dropout, 3)
+    alone, together = jobs(members), jobs(members)
+    with pytest.raises(RuntimeError):
+        train_stacked(together)
+    assert run_jobs({str(i): job for i, job in enumerate(together)}) == {}
+    for one, other in zip(alone, together, strict=True):
+        train(one)
+        for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("plan", [Plan(), *PLANS], ids=str)
+def test_one_clients_failure_is_its_own(plan: Plan) -> None:
+    members = clients()
+    members[2].private = Labelled(members[2].private.inputs, members[2].private.labels + 100)
+    members[4].private = Labelled(members[4].private.inputs * float("inf"), members[4].private.labels)
+    line = history(members, plan, rounds=1)[0]
+    assert sorted(line["failed"]) == ["2", "4"]
+    assert "the loss became nan" in line["failed"]["4"]
+    assert line["participants"] == ["0", "1", "3", "5", "6"]
+
+
+class KillsItsProcess(nn.Module):
+    """A model whose process dies in training, once."""
+
+    flag = Path()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and not type(self).flag.exists():
+            type(self).flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+def test_a_worker_that_dies_costs_its_clients_one_round(tmp_path: Path) -> None:
+    KillsItsProcess.flag = tmp_path / "died"
+    members = clients(store=None)
+    for client in members:
+        client.store = DiskStore(tmp_path / client.id)
+    members[3].model = KillsItsProcess
+    lines = history(members, Plan("processes", 2), rounds=3, participation=Participation(quorum=0.1))
+    assert lines[0]["failed"]["3"] == "its worker process died (exit code -9)"
+    assert "0" in lines[0]["participants"]
+    assert lines[1]["failed"] == lines[2]["failed"] == {}
+
+
+class FullStore(DiskStore):
+    def put(self, round_: int, state: Any) -> None:
+        raise StorageError("Could not write: No space left on device.")
+
+
+@pytest.mark.parametrize("plan", [Plan(), *PLANS], ids=str)
+def test_a_full_disk_ends_the_run_whatever_the_mode(plan: Plan, tmp_path: Path) -> None:
+    members = clients()
+    members[5].store = FullStore(tmp_path)
+    with pytest.raises(StorageError, match="No space left"):
+        history(members, plan)
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan("stacked", 2)], ids=str)
+def test_models_that_live_on_disk_between_rounds_learn_the_same(plan: Plan, tmp_path: Path) -> None:
+    members = clients()
+    for client in members:
+        client.store = DiskStore(tmp_path / client.id)
+    assert history(members, plan, keep=False) == history(clients(), plan)
+    assert all(client._live is None for client in members)
+
+
+def test_an_abandoned_exchange_leaves_nothing_behind() -> None:
+    engine = LocalEngine(clients(), Plan("processes", 2))
+    first = engine.exchange(dict.fromkeys(engine.clients, Request(1)))
+    next(first)
+    first.close()  # type: ignore[attr-defined]
+    answers = list(engine.exchange(dict.fromkeys(engine.clients, Request(1))))
+    engine.close()
+    assert [answer.client for answer in answers] == list("0123456")
+    assert not any(isinstance(answer, Failure) for answer in answers)
+
+
+def test_lockstep_answers_in_the_order_asked() -> None:
+    members = clients()
+    answers = lockstep({client.id: client.stages(Request(1)) for client in reversed(members)})
+    assert [answer.client for answer in answers] == list("6543210")
+
+
+def test_auto_times_every_mode_keeps_the_fastest_and_remembers_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plan, found = choose(clients(), device="cpu", precision="float32", workers=2)
+    assert found.startswith(f"{plan} (timed: sequential, float32 1.0x, sequential in 2 processes, float32 ")
+    again, recalled = choose(clients(), device="cpu", precision="float32", workers=2)
+    assert again == plan
+    assert recalled == found.replace("timed", "found before")
+    assert len(json.loads((tmp_path / "trustmix" / "engine.json").read_text())) == 1
+    _, other = choose(clients(with_dropout), device="cpu", precision="float32", workers=2)
+    assert "timed" in other
+
+
+def test_a_cache_that_cannot_be_used_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trustmix").write_text("a file where the folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "timed" in choose(clients(), device="cpu", precision="float32", workers=2)[1]
+
+
+def test_trying_modes_changes_no_client() -> None:
+    members = clients()
+    choose(members, device="cpu", precision="float32")
+    assert history(members, Plan()) == history(clients(), Plan())
+
+
+def test_bfloat16_stays_close_to_float32() -> None:
+    exact = history(clients(), Plan(), rounds=4)
+    for plan in (Plan(hardware=Hardware(precision="bfloat16")), Plan("stacked", 1, Hardware(precision="bfloat16"))):
+        rough = history(clients(), plan, rounds=4)
+        assert rough != exact
+        assert rough[-1]["accuracy_mean"] == pytest.approx(exact[-1]["accuracy_mean"], abs=0.1)
+    assert usable_precisions("cpu")[0] == "float32"
+
+
+def test_convolutions_are_laid_out_channels_last_and_saved_as_usual(tmp_path: Path) -> None:
+    placed = Hardware().place(nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(), nn.Linear(5, 2)))
+    assert placed[0].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[index]
+    DiskStore(tmp_path).put(1, (placed.state_dict(), {}))
+    stored = DiskStore(tmp_path).before(2)
+    assert stored is not None
+    assert torch.equal(stored[0]["0.weight"], placed.state_dict()["0.weight"])
