@@ -1,9 +1,10 @@
 """BERT-tiny (Turc et al. 2019: two layers, 128 wide) for classification, through transformers (the extra `text`).
 
-Inputs are token ids (N, length), padded with 0. Padding that no text of a batch needs is cut off first, so a batch costs
-what its longest text costs, not what the longest text of all does.
+Inputs are token ids (N, length), padded with 0. Padding that no text of a batch needs is cut off first, so a batch
+costs what its longest text costs, not what the longest text of all does.
 """
 
+import importlib
 from typing import Any
 
 import torch
@@ -43,10 +44,10 @@ class TextClassifier(nn.Module):
 def bert_tiny(shape: tuple[int, ...], classes: int) -> nn.Module:
     """BERT-tiny from scratch, for token ids of the 30,522-piece uncased vocabulary."""
     try:
-        from transformers import BertConfig, BertModel
+        transformers: Any = importlib.import_module("transformers")
     except ImportError as error:
         raise TrustmixError('The model "bert-tiny" needs transformers: pip install "trustmix[text]".') from error
     if len(shape) != 1:
         raise TrustmixError(f'The model "bert-tiny" takes token ids (length,), not {shape}.')
-    config = BertConfig(**TINY, max_position_embeddings=max(512, shape[0]))
-    return TextClassifier(BertModel(config), TINY["hidden_size"], classes)
+    config = transformers.BertConfig(**TINY, max_position_embeddings=max(512, shape[0]))
+    return TextClassifier(transformers.BertModel(config), TINY["hidden_size"], classes)

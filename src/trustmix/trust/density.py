@@ -2,11 +2,13 @@
 
 One component per local class, equal weights 1/|C_i|, diagonal covariance, closed form (mean and standard deviation
 of each class), no EM:  l_i(x) = log( 1/|C_i| * sum_k N(z_i(x); mu_ik, diag sigma_ik^2) ).
-The squared distances come from two matrix products in float64, z^2 W + z V + c, never from an N x K x C temporary.
+The squared distances come from two matrix products in float64, z^2 W + z V + c, in tiles that fit the cache, never from
+an N x K x C temporary.
 """
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +88,7 @@ class ClassGaussians:
         missing = {"means", "variances", "log_weights"} - set(state)
         if missing:
             raise TrustmixError(f"a saved density lacks {', '.join(sorted(missing))}.")
-        means, variances = as_floats(state["means"], "means"), as_floats(state["variances"], "variances")
+        means, variances = (as_floats(state[name], name).to(torch.float64) for name in ("means", "variances"))
         log_weights = state["log_weights"].to(torch.float64)
         if means.ndim not in (2, 3) or variances.shape != means.shape or log_weights.shape != means.shape[:-1]:
             raise TrustmixError(f"a saved density has means of shape {shape_text(means)} and other shapes beside it.")
@@ -109,10 +111,10 @@ def _clients(array: Any, name: str, ndim: int) -> tuple[list[torch.Tensor], bool
     """The array as one tensor a client, and whether it was a single client's."""
     is_list = isinstance(array, Sequence)
     if is_list and len(array) and getattr(array[0], "ndim", 0) == ndim:
-        clients = [as_floats(one, f"{name}[{index}]").cpu() for index, one in enumerate(array)]
+        clients = [as_floats(one, f"{name}[{index}]").cpu().to(torch.float64) for index, one in enumerate(array)]
         single = False
     else:
-        tensor = as_floats(array, name).cpu()
+        tensor = as_floats(array, name).cpu().to(torch.float64)
         single = tensor.ndim == ndim
         clients = [tensor] if single else list(tensor)
     for index, client in enumerate(clients):
@@ -156,9 +158,41 @@ def _log_likelihood(
     z: torch.Tensor, means: torch.Tensor, variances: torch.Tensor, log_weights: torch.Tensor
 ) -> torch.Tensor:
     """(..., N) from z (..., N, C). Distances are taken from the mixture's centre, which spares cancellation."""
+    if z.ndim == 2:
+        return _log_likelihood(z[None], means[None], variances[None], log_weights[None])[0]
     centre = means.mean(-2, keepdim=True)
-    z, means = z - centre, means - centre
+    means = means - centre
     precision = variances.reciprocal()
-    distance = z.square() @ precision.mT - 2 * (z @ (means * precision).mT)
-    constant = (means.square() * precision + variances.log() + math.log(2 * math.pi)).sum(-1)
-    return torch.logsumexp(log_weights.unsqueeze(-2) - (distance + constant.unsqueeze(-2)) / 2, -1)
+    constant = log_weights - (means.square() * precision + variances.log() + math.log(2 * math.pi)).sum(-1) / 2
+    square, linear = (-precision / 2).mT.contiguous(), (means * precision).mT.contiguous()
+    scores = torch.empty(z.shape[:2], dtype=torch.float64)
+    for some, rows in _tiles(*z.shape):
+        y = z[some, rows] - centre[some]
+        terms = torch.bmm(y, linear[some])
+        terms += torch.bmm(y.square_(), square[some])
+        terms += constant[some].unsqueeze(1)
+        scores[some, rows] = _log_sum_exp(terms)
+    return scores
+
+
+TILE = 2**18
+"""Logits worked on at a time."""
+
+
+def _tiles(clients: int, samples: int, classes: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of clients and rows that cover everything, each small enough for the cache."""
+    rows = min(samples, max(1, TILE // classes))
+    together = max(1, TILE // (rows * classes))
+    for first in range(0, clients, together):
+        for row in range(0, samples, rows):
+            yield slice(first, first + together), slice(row, row + rows)
+
+
+def _log_sum_exp(terms: torch.Tensor) -> torch.Tensor:
+    """Over the last axis; a few long vectors are faster one by one than as many short rows."""
+    parts = terms.unbind(-1)
+    if len(parts) > 8:
+        return torch.logsumexp(terms, -1)
+    peak = functools.reduce(torch.maximum, parts)
+    total = sum((part - peak).exp_() for part in parts)
+    return peak + total.log()  # type: ignore[union-attr]

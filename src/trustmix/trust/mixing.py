@@ -114,7 +114,8 @@ class Accumulator:
     ) -> None:
         """Add sums that are relative to exp(tau * peak) to ours, both brought to the larger peak."""
         if self._parts is None:
-            self._parts = peak, weight, square, mixed.clone()  # the caller may reuse its buffer
+            # copies: the caller may reuse its buffers, and from now on these are changed in place
+            self._parts = peak.clone(), weight.clone(), square.clone(), mixed.to(torch.float64, copy=True)
             return
         our_peak, our_weight, our_square, our_mixed = self._parts
         if mixed.shape != our_mixed.shape:
@@ -122,12 +123,10 @@ class Accumulator:
             raise TrustmixError(f"{name}: predictions have the shape {shape_text(mixed)}; those before had {wanted}.")
         top = torch.maximum(our_peak, peak)
         ours, theirs = _shrink(our_peak - top, self.tau), _shrink(peak - top, self.tau)
-        self._parts = (
-            top,
-            our_weight * ours + weight * theirs,
-            our_square * ours.square() + square * theirs.square(),
-            our_mixed * ours.unsqueeze(-1) + mixed * theirs.unsqueeze(-1),
-        )
+        our_peak.copy_(top)
+        our_weight.mul_(ours).add_(weight * theirs)
+        our_mixed.mul_(ours.unsqueeze(-1)).add_(mixed * theirs.unsqueeze(-1))
+        our_square.mul_(ours.square_()).add_(square * theirs.square_())
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The accumulator as named tensors and JSON-able metadata."""
@@ -173,24 +172,25 @@ def _shrink(below: torch.Tensor, tau: float) -> torch.Tensor:
 
 
 def checked_predictions(predictions: Any, name: str) -> torch.Tensor:
-    """Predictions as a float64 tensor (N, C), N and C > 0, each row on the simplex up to the type's rounding."""
-    q = as_floats(predictions, f"{name}: predictions")
+    """Predictions as a tensor (N, C), N and C > 0, each row on the simplex up to the type's rounding."""
+    q = as_numbers(predictions, f"{name}: predictions")
     if q.ndim != 2 or q.numel() == 0:
         raise TrustmixError(f"{name}: predictions have the shape {shape_text(q)}; they must be (N, C), none of them 0.")
-    narrow = Kind.of(predictions).dtype in (torch.float16, torch.bfloat16)
-    off = ((q.sum(1) - 1).abs() > (2e-2 if narrow else 1e-3)) | (q < 0).any(1)
-    if bool(off.any()):
-        row = int(torch.nonzero(off)[0])
-        raise TrustmixError(
-            f"{name}: row {row} of the predictions sums to {q[row].sum():.4g}, smallest entry {q[row].min():.4g}; "
-            "they must be probabilities (the softmax of the logits)."
-        )
-    return q
+    tolerance = 2e-2 if q.dtype in (torch.float16, torch.bfloat16) else 1e-3
+    on = (q.sum(1, dtype=torch.float64) - 1).abs() <= tolerance  # false for NaN too
+    if bool(on.all()) and float(q.min()) >= 0:
+        return q
+    as_floats(q, f"{name}: predictions")
+    row = int(torch.nonzero(~on | (q < 0).any(1))[0])
+    raise TrustmixError(
+        f"{name}: row {row} of the predictions sums to {q[row].sum():.4g}, smallest entry {q[row].min():.4g}; "
+        "they must be probabilities (the softmax of the logits)."
+    )
 
 
 def checked_scores(scores: Any, samples: int, name: str) -> torch.Tensor:
     """Scores as a float64 tensor (N,), clamped to what can be subtracted; NaN is refused."""
-    score = as_numbers(scores, f"{name}: scores").cpu()
+    score = as_numbers(scores, f"{name}: scores").cpu().to(torch.float64)
     if score.shape != (samples,):
         raise TrustmixError(
             f"{name}: scores have the shape {shape_text(score)}; they must be ({samples},), one a sample."
