@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test lint docs bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/trustmix demo --out demo
@@ -21,6 +21,9 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Documentation: site/index.html"
 
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.run
+
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
@@ -32,6 +35,10 @@ $(VENV)/.dev: $(VENV)/.core
 
 $(VENV)/.docs: $(VENV)/.core
 	$(PIP) --editable ".[docs]"
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) --editable ".[flower,ray]"
 	touch $@
 
 clean:

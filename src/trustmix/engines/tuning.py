@@ -5,6 +5,7 @@ recipe shall give the same numbers, to the last bit, each time.
 """
 
 import hashlib
+import logging
 import os
 import platform
 import time
@@ -17,14 +18,18 @@ import torch
 
 from trustmix import storage
 from trustmix.engines.local import Mode, Plan, cores, deal, kind_of, plan_of, run_jobs
-from trustmix.engines.stacked import likeness
+from trustmix.engines.stacked import likeness, train_stacked
 from trustmix.engines.workers import Worker
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import Client, Hardware, Job
 from trustmix.seeds import torch_stream
 
-CLIENTS, STEPS = 32, 3
+log = logging.getLogger(__name__)
+
+CLIENTS, STEPS = 32, 6
 """Size of a trial at most."""
+LONG_STEP = 0.3
+"""Seconds after which one step tells enough."""
 MARGIN = 1.1
 """A later candidate must be this much faster than an earlier, simpler one."""
 
@@ -53,6 +58,8 @@ def choose(
     if len(plans) == 1:
         return plans[0], f"{plans[0]} (as set)"
     clients = clients[:CLIENTS]
+    if not can_stack(clients, plans[0].hardware):
+        plans = [plan for plan in plans if plan.mode != "stacked"]
     key = _key(clients, plans)
     known = _recall().get(key)
     if known is not None:
@@ -103,16 +110,33 @@ def client_steps_a_second(clients: Sequence[Client], plan: Plan) -> float:
 
 
 def _trial(clients: Sequence[Client], plan: Plan) -> tuple[int, float]:
-    """How many client-steps were done in how many seconds, after a first step to warm up."""
-    if plan.mode != "stacked":
-        clients = clients[:STEPS]
-    jobs = {client.id: _job(client, plan.hardware) for client in clients}
-    groups = [jobs] if plan.mode == "stacked" else [{name: job} for name, job in jobs.items()]
-    run_jobs({name: replace(job, order=job.order[:1]) for name, job in groups[0].items()})
+    """How many client-steps were done in how many seconds: after a first step to warm up, unless that was long."""
+    together = clients if plan.mode == "stacked" else clients[:1]
+    jobs = {client.id: _job(client, plan.hardware) for client in together}
     begin = time.perf_counter()
-    for group in groups:
-        run_jobs(group)
+    run_jobs({name: replace(job, order=job.order[:1]) for name, job in jobs.items()})
+    first = time.perf_counter() - begin
+    if first > LONG_STEP:
+        return len(jobs), first
+    begin = time.perf_counter()
+    run_jobs(jobs)
     return sum(len(job.order) for job in jobs.values()), time.perf_counter() - begin
+
+
+def can_stack(clients: Sequence[Client], hardware: Hardware) -> bool:
+    """Whether some of the clients can be trained as one, tried with two samples each."""
+    kinds = [kind_of(client) for client in clients]
+    for kind in set(kinds):
+        alike = [client for client in clients if kind_of(client) == kind][:2]
+        jobs = [replace(_job(client, hardware), order=[torch.arange(2)]) for client in alike]
+        if len(jobs) == 2 and likeness(jobs[0]) == likeness(jobs[1]):
+            try:
+                train_stacked(jobs)
+            except Exception:  # whatever a model does that cannot be stacked
+                log.debug("the model %s cannot be stacked", kind, exc_info=True)
+            else:
+                return True
+    return False
 
 
 def _job(client: Client, hardware: Hardware) -> Job:

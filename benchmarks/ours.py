@@ -1,0 +1,27 @@
+"""The same federation on trustmix, the engine choosing by itself how to run it; the choosing is part of the time."""
+
+from contextlib import closing
+
+import trustmix as tm
+from benchmarks.workloads import Workload
+from trustmix.engines import LocalEngine, choose
+
+
+def federation(work: Workload) -> tuple[tm.Federation, str]:
+    """The federation, and what the engine says of itself."""
+    public = tm.Public(work.public, work.classes)
+    training = tm.Training(batch=work.batch, first_epochs=work.first_epochs, public_epochs=work.public_epochs)
+    clients = [
+        tm.Client(str(i), lambda i=i: work.model(i), *share, public, test=work.test, training=training)  # type: ignore[misc]
+        for i, share in enumerate(work.shares)
+    ]
+    plan, found = choose(clients)
+    return tm.Federation(clients=LocalEngine(clients, plan), public=public, rule="suwa"), found
+
+
+def run(work: Workload) -> tuple[float, str]:
+    """Play all rounds; gives the last mean accuracy and how clients were run."""
+    whole, found = federation(work)
+    with closing(whole.engine):
+        accuracy = whole.run(work.rounds).final_accuracy
+    return accuracy or 0.0, found
