@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 CLIENTS, STEPS = 32, 6
 """Size of a trial at most."""
 LONG_STEP = 0.3
-"""Seconds after which one step tells enough."""
+"""Seconds after which no further step is needed."""
 MARGIN = 1.1
 """A later candidate must be this much faster than an earlier, simpler one."""
 
@@ -110,17 +110,17 @@ def client_steps_a_second(clients: Sequence[Client], plan: Plan) -> float:
 
 
 def _trial(clients: Sequence[Client], plan: Plan) -> tuple[int, float]:
-    """How many client-steps were done in how many seconds: after a first step to warm up, unless that was long."""
+    """How many client-steps were done in how many seconds, after a step of two samples to warm up."""
     together = clients if plan.mode == "stacked" else clients[:1]
     jobs = {client.id: _job(client, plan.hardware) for client in together}
-    begin = time.perf_counter()
-    run_jobs({name: replace(job, order=job.order[:1]) for name, job in jobs.items()})
-    first = time.perf_counter() - begin
-    if first > LONG_STEP:
-        return len(jobs), first
-    begin = time.perf_counter()
-    run_jobs(jobs)
-    return sum(len(job.order) for job in jobs.values()), time.perf_counter() - begin
+    run_jobs({name: replace(job, order=[job.order[0][:2]]) for name, job in jobs.items()})
+    done, begin = 0, time.perf_counter()
+    for step in range(STEPS):
+        run_jobs({name: replace(job, order=job.order[step : step + 1]) for name, job in jobs.items()})
+        done += len(jobs)
+        if time.perf_counter() - begin > LONG_STEP:
+            break
+    return done, time.perf_counter() - begin
 
 
 def can_stack(clients: Sequence[Client], hardware: Hardware) -> bool:
