@@ -26,10 +26,10 @@ from trustmix.seeds import torch_stream
 
 log = logging.getLogger(__name__)
 
-CLIENTS, STEPS = 32, 6
+CLIENTS, STEPS = 32, 16
 """Size of a trial at most."""
-LONG_STEP = 0.3
-"""Seconds after which no further step is needed."""
+ENOUGH = 0.5
+"""Seconds of training after which a trial is believed."""
 MARGIN = 1.1
 """A later candidate must be this much faster than an earlier, simpler one."""
 
@@ -114,13 +114,11 @@ def _trial(clients: Sequence[Client], plan: Plan) -> tuple[int, float]:
     together = clients if plan.mode == "stacked" else clients[:1]
     jobs = {client.id: _job(client, plan.hardware) for client in together}
     run_jobs({name: replace(job, order=[job.order[0][:2]]) for name, job in jobs.items()})
-    done, begin = 0, time.perf_counter()
-    for step in range(STEPS):
-        run_jobs({name: replace(job, order=job.order[step : step + 1]) for name, job in jobs.items()})
-        done += len(jobs)
-        if time.perf_counter() - begin > LONG_STEP:
-            break
-    return done, time.perf_counter() - begin
+    begin, size = time.perf_counter(), 1
+    while time.perf_counter() - begin < ENOUGH and size < STEPS:
+        begin, size = time.perf_counter(), 2 * size
+        run_jobs({name: replace(job, order=job.order[:size]) for name, job in jobs.items()})
+    return sum(min(size, len(job.order)) for job in jobs.values()), time.perf_counter() - begin
 
 
 def can_stack(clients: Sequence[Client], hardware: Hardware) -> bool:
