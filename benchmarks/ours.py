@@ -12,7 +12,7 @@ def federation(work: Workload) -> tuple[tm.Federation, str]:
     public = tm.Public(work.public, work.classes)
     training = tm.Training(batch=work.batch, first_epochs=work.first_epochs, public_epochs=work.public_epochs)
     clients = [
-        tm.Client(str(i), lambda i=i: work.model(i), *share, public, test=work.test, training=training)  # type: ignore[misc]
+        tm.Client(str(i), work.factory(i), *share, public, test=work.test, training=training)
         for i, share in enumerate(work.shares)
     ]
     plan, found = choose(clients)

@@ -25,9 +25,13 @@ class Workload:
     first_epochs: int
     public_epochs: int
 
+    def factory(self, client: int) -> ModelFactory:
+        """Builds a client's initial model."""
+        return ModelFactory(self.name, shape=tuple(self.public.shape[1:]), classes=self.classes, client=str(client))
+
     def model(self, client: int) -> nn.Module:
         """A client's initial model."""
-        return ModelFactory(self.name, shape=tuple(self.public.shape[1:]), classes=self.classes, client=str(client))()
+        return self.factory(client)()
 
     @property
     def client_epochs(self) -> int:

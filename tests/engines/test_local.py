@@ -98,6 +98,7 @@ def jobs(members: list[Client], epochs: int = 3) -> list[Job]:
                 client.private.labels,
                 epochs=epochs,
                 generator=torch.Generator().manual_seed(int(client.id)),
+                architecture=client.architecture,
                 training=client.training,
                 hardware=Hardware(),
             )
@@ -132,6 +133,37 @@ def test_models_that_cannot_be_stacked_are_left_untouched_and_trained_one_by_one
         train(one)
         for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
             assert torch.equal(a, b)
+
+
+class Activated(nn.Module):
+    """Two of these may look alike, parameters, names and all, and still compute something else."""
+
+    def __init__(self, activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.activation(self.first(x)))  # type: ignore[no-any-return]
+
+
+def test_models_that_only_look_alike_are_not_stacked() -> None:
+    def mixed() -> list[Client]:
+        members = clients()
+        for client in members:
+            client.model = tanh if int(client.id) % 2 else relu
+        return members
+
+    def relu() -> nn.Module:
+        return Activated(torch.relu)
+
+    def tanh() -> nn.Module:
+        return Activated(torch.tanh)
+
+    one, other = history(mixed(), Plan()), history(mixed(), Plan("stacked", 1))
+    assert other[-1]["accuracy"] == pytest.approx(one[-1]["accuracy"], abs=1 / 60 + 1e-9)
+    assert other[-1]["concentration"] == pytest.approx(one[-1]["concentration"], rel=1e-4)
 
 
 @pytest.mark.parametrize("plan", [Plan(), *PLANS], ids=str)

@@ -14,7 +14,6 @@ from trustmix.engines.stacked import likeness, train_stacked
 from trustmix.engines.workers import Answer, Pool
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import ENGINES, Client, Failure, Hardware, Job, Reply, Request, check_loss, train
-from trustmix.models import ModelFactory
 
 log = logging.getLogger(__name__)
 
@@ -94,14 +93,9 @@ class LocalEngine:
 
 def deal(clients: Sequence[Client], workers: int) -> list[list[Client]]:
     """Clients to workers in turn, kind by kind, so that every worker gets as many of each architecture."""
-    by_kind = sorted(clients, key=kind_of)
+    kinds = list(dict.fromkeys(client.architecture for client in clients))
+    by_kind = sorted(clients, key=lambda client: kinds.index(client.architecture))
     return [by_kind[worker::workers] for worker in range(workers)]
-
-
-def kind_of(client: Client) -> str:
-    """Which architecture a client has, as far as can be told without building it."""
-    make = client.model
-    return f"{make.label} {make.options}" if isinstance(make, ModelFactory) else ""
 
 
 def lockstep(running: Mapping[str, Generator[Job, None, Reply]]) -> list[Answer]:

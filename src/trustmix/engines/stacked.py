@@ -23,7 +23,7 @@ def likeness(job: Job) -> Hashable:
     """Jobs of equal likeness can be stacked: the same architecture, the same way of learning, the same kind of data."""
     shapes = tuple((name, tuple(p.shape), p.requires_grad) for name, p in job.model.named_parameters())
     sample = (tuple(job.inputs.shape[1:]), job.inputs.dtype, job.targets.dtype, tuple(job.targets.shape[1:]))
-    return repr(job.model), shapes, sample, job.training, job.hardware
+    return job.architecture, shapes, sample, job.training, job.hardware
 
 
 def train_stacked(jobs: Sequence[Job]) -> list[float]:

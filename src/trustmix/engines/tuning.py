@@ -17,7 +17,7 @@ from typing import Any, get_args
 import torch
 
 from trustmix import storage
-from trustmix.engines.local import Mode, Plan, cores, deal, kind_of, plan_of, run_jobs
+from trustmix.engines.local import Mode, Plan, cores, deal, plan_of, run_jobs
 from trustmix.engines.stacked import likeness, train_stacked
 from trustmix.engines.workers import Worker
 from trustmix.errors import StorageError, TrustmixError
@@ -114,18 +114,20 @@ def _trial(clients: Sequence[Client], plan: Plan) -> tuple[int, float]:
     together = clients if plan.mode == "stacked" else clients[:1]
     jobs = {client.id: _job(client, plan.hardware) for client in together}
     run_jobs({name: replace(job, order=[job.order[0][:2]]) for name, job in jobs.items()})
-    begin, size = time.perf_counter(), 1
-    while time.perf_counter() - begin < ENOUGH and size < STEPS:
-        begin, size = time.perf_counter(), 2 * size
+    size = 1
+    while True:
+        begin = time.perf_counter()
         run_jobs({name: replace(job, order=job.order[:size]) for name, job in jobs.items()})
-    return sum(min(size, len(job.order)) for job in jobs.values()), time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        if seconds > ENOUGH or size >= STEPS:
+            return sum(min(size, len(job.order)) for job in jobs.values()), seconds
+        size *= 2
 
 
 def can_stack(clients: Sequence[Client], hardware: Hardware) -> bool:
     """Whether some of the clients can be trained as one, tried with two samples each."""
-    kinds = [kind_of(client) for client in clients]
-    for kind in set(kinds):
-        alike = [client for client in clients if kind_of(client) == kind][:2]
+    for kind in dict.fromkeys(client.architecture for client in clients):
+        alike = [client for client in clients if client.architecture == kind][:2]
         jobs = [replace(_job(client, hardware), order=[torch.arange(2)]) for client in alike]
         if len(jobs) == 2 and likeness(jobs[0]) == likeness(jobs[1]):
             try:
@@ -148,6 +150,7 @@ def _job(client: Client, hardware: Hardware) -> Job:
         data.labels,
         epochs=STEPS,
         generator=torch_stream(client.seed, "trial", client.id),
+        architecture=client.architecture,
         training=client.training,
         hardware=hardware,
     )
@@ -157,9 +160,12 @@ def _job(client: Client, hardware: Hardware) -> Job:
 def _key(clients: Sequence[Client], plans: Sequence[Plan]) -> str:
     """What the choice depends on: the machine, the models and how many there are of each, the candidates."""
     machine = (platform.processor(), platform.machine(), cores(), torch.get_num_threads(), torch.__version__)
-    kinds = [kind_of(client) for client in clients]
-    models = {kind: likeness(_job(clients[kinds.index(kind)], Hardware())) for kind in sorted(set(kinds))}
-    facts = (machine, [(kinds.count(kind), models[kind]) for kind in models], [str(plan) for plan in plans])
+    kinds = [client.architecture for client in clients]
+    models = []
+    for kind in dict.fromkeys(kinds):
+        model = clients[kinds.index(kind)].model()
+        models.append((kinds.count(kind), repr(model), [tuple(p.shape) for p in model.parameters()]))
+    facts = (machine, models, clients[0].training, [str(plan) for plan in plans])
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
 
 

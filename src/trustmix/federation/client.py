@@ -5,7 +5,7 @@ its density on calibration data and answers. If the step fails, the client is as
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +93,12 @@ class Client:
         data = Labelled(torch.as_tensor(inputs), torch.as_tensor(labels).to(torch.int64))
         train_part, held_out = hold_out(data.labels, holdout, seed, id)
         return cls(id, model, data[train_part], data[held_out], public, seed=seed, **settings)
+
+    @property
+    def architecture(self) -> Hashable:
+        """Models of equal architecture differ in their parameters only: the same function built them."""
+        found: Hashable = getattr(self.model, "architecture", self.model)
+        return found
 
     def settle(self, hardware: Hardware, *, keep: bool) -> None:
         """Move to where the engine computes, before the first step."""
@@ -185,6 +191,7 @@ class Client:
             targets,
             epochs=epochs,
             generator=torch_stream(self.seed, "order", stage, self.id, round_),
+            architecture=self.architecture,
             training=self.training,
             hardware=self.hardware,
         )

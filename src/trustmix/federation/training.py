@@ -5,7 +5,7 @@ likes: alone (`train`), or together with the jobs of other clients.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +78,8 @@ class Job:
     """The samples of each step, over all epochs."""
     seed: int
     """Seeds what the model draws itself, such as dropout."""
+    architecture: Hashable
+    """Jobs of another architecture have models that compute something else."""
     training: Training
     hardware: Hardware
     seconds: float = 0.0
@@ -93,13 +95,14 @@ class Job:
         *,
         epochs: int,
         generator: torch.Generator,
+        architecture: Hashable,
         training: Training,
         hardware: Hardware,
     ) -> "Job":
         """The job whose order and seed are drawn from the generator."""
         seed = int(torch.randint(2**62, (1,), generator=generator))
         order = [index for _ in range(epochs) for index in batches(len(inputs), training.batch, generator)]
-        return cls(model, optimizer, inputs, targets, order, seed, training, hardware)
+        return cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware)
 
 
 def batches(samples: int, size: int, generator: torch.Generator) -> Iterator[torch.Tensor]:

@@ -54,6 +54,11 @@ class ModelFactory:
         return network
 
     @property
+    def architecture(self) -> str:
+        """What all models of this kind have in common: everything but whose they are."""
+        return f"{self.label} {dict(self.options)} {self.shape} {self.classes} {self.scale}"
+
+    @property
     def label(self) -> str:
         """How messages name the model."""
         return f'"{self.source or self.name}"'

@@ -8,7 +8,7 @@ from trustmix.federation import History, Watcher
 from trustmix.study.recipe import Recipe
 from trustmix.study.runs import run
 
-METHODS = {"alone": "training alone", "avg": "AVG, plain averaging", "uwa": "UWA, tau = 1", "suwa": "sUWA, tau = 0.25"}
+METHODS = {"alone": "alone", "avg": "AVG", "uwa": "UWA", "suwa": "sUWA"}
 
 
 def demo(
