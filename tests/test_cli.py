@@ -48,6 +48,16 @@ def test_run_prints_rounds_and_a_table_and_names_the_directory(tmp_path: Path, m
     assert CliRunner().invoke(app, ["run", "demo", *SETS, "--resume"]).exit_code == 0
 
 
+def test_runs_of_the_same_name_are_told_apart_in_a_report(tmp_path: Path) -> None:
+    for folder in ("one/suwa", "two/suwa"):
+        CliRunner().invoke(app, ["run", "demo", *SETS, "--quiet", "--out", str(tmp_path / folder)])
+    folders = [str(tmp_path / "one" / "suwa"), str(tmp_path / "two" / "suwa")]
+    result = CliRunner().invoke(app, ["report", *folders, "--out", str(tmp_path / "both.html")])
+    assert result.exit_code == 0
+    page = (tmp_path / "both.html").read_text()
+    assert all(f"<td>{folder}</td>" in page for folder in folders)
+
+
 def test_quiet_prints_nothing(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["run", "demo", *SETS, "--quiet", "--out", str(tmp_path / "run")])
     assert (result.exit_code, result.output) == (0, "")

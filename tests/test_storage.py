@@ -34,6 +34,13 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
             read_tensors(tmp_path / "cut.safetensors")
 
 
+def test_tied_weights_are_saved_like_any_others(tmp_path: Path) -> None:
+    weight = torch.arange(4.0)
+    write_tensors(tmp_path / "tied.safetensors", {"in": weight, "out": weight})
+    tensors, _ = read_tensors(tmp_path / "tied.safetensors")
+    assert tensors["in"].tolist() == tensors["out"].tolist() == [0, 1, 2, 3]
+
+
 def test_a_foreign_file_in_the_checkpoints_place_is_refused(tmp_path: Path) -> None:
     write_json(tmp_path / "server.json", {"something": "else"})
     with pytest.raises(StorageError, match="not a checkpoint of trustmix"):

@@ -42,7 +42,8 @@ def _in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
             console.print(f"Error: {error}")
             raise typer.Exit(2) from error
         except KeyboardInterrupt as stop:
-            console.print("Stopped. The same command with --resume goes on from the last finished round.")
+            hint = " The same command with --resume goes on from the last finished round."
+            console.print(f"Stopped.{hint if command.__name__ == 'run_command' else ''}")
             raise typer.Exit(130) from stop
 
     return wrapped

@@ -27,7 +27,14 @@ def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any] | None
     ([1.0, 1.0], {'round': 3})
     """
     facts = {METADATA: json.dumps(metadata or {})}  # one entry, since safetensors writes several in random order
-    return safetensors.torch.save({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, facts)
+    plain: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for key, value in tensors.items():
+        tensor = value.detach().cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        plain[key] = tensor.clone() if place in seen else tensor  # safetensors refuses tied weights
+        seen.add(place)
+    return safetensors.torch.save(plain, facts)
 
 
 def unpack(data: bytes, source: str = "the data") -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -153,6 +153,7 @@ def nan_at_17() -> Any:
         ({"y_train": np.zeros(29, int)}, "30 inputs but labels of shape"),
         ({"x_test": np.zeros((6, 5), np.float32)}, r"inputs have the shape \(5,\), training ones \(4,\)"),
         ({"x_test": None}, "lacks x_test"),
+        ({"x_test": np.zeros((6, 4), np.uint8)}, r"test part: inputs are torch\.uint8, training ones torch\.float32"),
         ({"x_test": np.zeros((0, 4)), "y_test": np.zeros(0, int)}, "there are no samples"),
         ({"x_public": np.zeros((0, 4))}, "public part: there are no samples"),
     ],
@@ -175,6 +176,12 @@ def test_bad_arrays_are_refused_with_what_and_where(changes: dict[str, Any], sen
 def test_a_data_set_that_cannot_be_found_is_explained(call: dict[str, str], sentence: str) -> None:
     with pytest.raises(TrustmixError, match=sentence):
         load(**call)
+
+
+def test_grey_images_without_a_channel_axis_have_one_mean() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (30, 4, 4), dtype=np.uint8)
+    data = from_arrays("mine", arrays(x_train=images, x_test=images[:6]))
+    np.testing.assert_allclose(data.mean, [images.mean() / 255], rtol=1e-5)
 
 
 def test_uint8_images_are_scaled_by_the_statistics_of_the_training_part() -> None:

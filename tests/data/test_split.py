@@ -104,6 +104,7 @@ def test_without_public_samples_the_whole_pool_is_private() -> None:
         ({"public_samples": 2000}, "public.samples is 2000, but the training data are 2000"),
         ({"samples_per_client": 400}, r"needs 200 samples of class \d, but only 180 are left beside the 200 public"),
         ({"samples_per_client": 3}, "a single sample of class"),
+        ({"kind": "dirichlet", "samples_per_client": 1}, "no class with two samples"),
         ({"kind": "dirichlet", "samples_per_client": 1801}, "only 1800 private samples"),
     ],
 )

@@ -166,6 +166,50 @@ def test_models_that_only_look_alike_are_not_stacked() -> None:
     assert other[-1]["concentration"] == pytest.approx(one[-1]["concentration"], rel=1e-4)
 
 
+def frozen_features() -> nn.Module:
+    """A frozen random layer, another one each time, under a trainable head."""
+    return nn.Sequential(nn.Linear(FEATURES, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+def test_models_whose_frozen_parts_differ_are_not_stacked() -> None:
+    torch.manual_seed(3)
+    different = jobs(clients(frozen_features))
+    with pytest.raises(RuntimeError, match="frozen parts differ"):
+        train_stacked(different)
+    same = clients(frozen_features, 3)
+    for client in same:
+        client.model = lambda: (torch.manual_seed(5), frozen_features())[1]
+    alone, together = jobs(same), jobs(same)
+    train_stacked(together)
+    for one, other in zip(alone, together, strict=True):
+        train(one)
+        for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_plan_under_which_training_fails_is_never_the_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OnlyHere(nn.Module):
+        """Fails in any process but the one it was first made in."""
+
+        home = os.getpid()
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.dropout = network(), nn.Dropout(0.1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if os.getpid() != self.home:
+                raise ValueError("not at home")
+            return self.inner(self.dropout(x))  # type: ignore[no-any-return]
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plan, found = choose(clients(OnlyHere), device="cpu", precision="float32", workers=2)
+    assert plan.mode == "sequential"
+    assert "sequential in 2 processes, float32 0.0x" in found
+
+
 @pytest.mark.parametrize("plan", [Plan(), *PLANS], ids=str)
 def test_one_clients_failure_is_its_own(plan: Plan) -> None:
     members = clients()

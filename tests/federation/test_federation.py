@@ -330,6 +330,15 @@ def test_a_store_keeps_two_versions_and_gives_the_newest_older_one(kind: str, tm
     assert [None if s is None else s[0]["w"].item() for s in found] == [None, 2.0, 3.0, 3.0]
 
 
+def test_a_store_forgets_the_future_of_a_run_that_begins_anew() -> None:
+    store = MemoryStore()
+    for round_ in (5, 6, 1):
+        store.put(round_, ({}, {"stages": round_}))
+    found = store.before(9)
+    assert found is not None
+    assert found[1]["stages"] == 1
+
+
 def test_resetting_the_optimiser_is_a_setting_that_matters() -> None:
     kept, fresh = (
         federation(clients(training=Training(lr=1e-2, batch=8, keep_optimizer=keep))).run(3) for keep in (True, False)

@@ -51,6 +51,10 @@ def test_overrides_reach_their_setting(override: str, path: tuple[str, ...], val
     assert found == value
 
 
+def test_an_option_given_before_the_name_it_belongs_to_is_kept() -> None:
+    assert Recipe.load("demo", ["model.width=8", "model.name=cnn"]).models[0].model_extra == {"width": 8}
+
+
 def test_another_model_name_leaves_the_old_models_options_behind() -> None:
     assert Recipe.load("demo", ["model.name=cnn"]).models[0].model_extra == {}
     assert Recipe.load("demo", ["model.name=mlp"]).models[0].model_extra == {"hidden": [64]}
@@ -79,6 +83,7 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("model=[]", r"model: the list of models is empty\."),
         ("train.optimizer=adm", r'train\.optimizer: there is no optimizer "adm"'),
         ("wire.up=float8", r'wire\.up: there is no codec "float8"'),
+        ("engine.device=gpu", r"engine\.device: input should be 'auto', 'cpu', 'cuda' or 'mps' \(given: 'gpu'\)\."),
         ("engine.name=cloud", r'engine\.name: there is no engine "cloud"'),
         ("participation.fraction=1.5", r"participation\.fraction: .* less than or equal to 1 \(given: 1\.5\)\."),
         ("density.holdout=1", r"density\.holdout: .*less than 1"),
@@ -95,6 +100,9 @@ def test_a_wrong_setting_is_one_sentence_with_its_key(override: str, sentence: s
 def test_a_recipe_that_cannot_be_found_or_read_is_explained(tmp_path: Path) -> None:
     with pytest.raises(TrustmixError, match=r'no recipe "fashoin".*Did you mean "fashion"'):
         Recipe.load("fashoin")
+    (tmp_path / "photo.png").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(TrustmixError, match=r"photo\.png is not a TOML file"):
+        Recipe.load(tmp_path / "photo.png")
     (tmp_path / "broken.toml").write_text("clients = = 3")
     with pytest.raises(TrustmixError, match=r"broken\.toml is not valid TOML"):
         Recipe.load(tmp_path / "broken.toml")

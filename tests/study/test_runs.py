@@ -188,6 +188,8 @@ def test_a_directory_that_is_not_ours_to_write_is_left_alone(undisturbed: Path, 
     with pytest.raises(TrustmixError, match="give one of them"):
         tm.run(small(), out=undisturbed, resume=True, overwrite=True)
     (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(TrustmixError, match=r"thesis\.txt is a file"):
+        tm.run(small(), out=tmp_path / "thesis.txt")
     for flags in ({}, {"resume": True}, {"overwrite": True}):
         with pytest.raises(TrustmixError, match="holds other files"):
             tm.run(small(), out=tmp_path, **flags)  # type: ignore[arg-type]

@@ -80,6 +80,8 @@ def _check_part(where: str, samples: Labelled, dataset: Dataset, *, unlabelled: 
         raise TrustmixError(f"{where}: {len(inputs)} inputs but labels of shape {tuple(labels.shape)}.")
     if tuple(inputs.shape[1:]) != dataset.shape:
         raise TrustmixError(f"{where}: inputs have the shape {tuple(inputs.shape[1:])}, training ones {dataset.shape}.")
+    if inputs.dtype != dataset.train.inputs.dtype:
+        raise TrustmixError(f"{where}: inputs are {inputs.dtype}, training ones {dataset.train.inputs.dtype}.")
     if inputs.dtype.is_floating_point:
         bad = ~torch.isfinite(inputs.flatten(1)).all(1)
         if bool(bad.any()):

@@ -163,8 +163,8 @@ def _labelled(name: str, arrays: dict[str, Any], part: str) -> Labelled:
 
 
 def _statistics(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel (the first axis of an image) of uint8 inputs, scaled to 0..1."""
-    channels = images.flatten(2) if images.ndim > 2 else images.unsqueeze(1)
+    """Mean and deviation of uint8 inputs scaled to 0..1, per channel where images are (channels, height, width)."""
+    channels = images.flatten(2) if images.ndim > 3 else images.flatten(1).unsqueeze(1)
     scaled = channels.to(torch.float32) / 255
     mean, std = scaled.mean((0, 2)), scaled.std((0, 2)).clamp_min(1e-3)
     return tuple(mean.tolist()), tuple(std.tolist())

@@ -148,6 +148,10 @@ def _dirichlet(samples: int, available: Counts, alpha: float, seed: int, client:
 
 
 def _check_counts(counts: Counts, available: Counts, public_samples: int) -> None:
+    if not counts.sum(1).all():
+        raise TrustmixError(
+            "A client would hold no class with two samples: raise split.samples_per_client or lower split.alpha."
+        )
     short = np.argwhere(counts > available)
     if len(short):
         client, cls = short[0]

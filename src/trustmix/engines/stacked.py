@@ -60,6 +60,7 @@ class _Stack:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.template = jobs[0].model.train()
+        _check_alike([job.model for job in jobs])
         self.models = [_trainable(job.model) for job in jobs]
         self.leaves = {
             name: torch.stack([model[name].detach() for model in self.models]).requires_grad_()
@@ -110,6 +111,15 @@ class _Stack:
                         key: torch.empty_like(parameter).copy_(value[row]) if _is_like(value, rows) else _copy(value)
                         for key, value in state.items()
                     }
+
+
+def _check_alike(models: Sequence[nn.Module]) -> None:
+    """Refuse models that differ in more than their trainable parameters, or that keep statistics of their batches."""
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in models[0].modules()):
+        raise RuntimeError("batch norm cannot be stacked")
+    fixed = [[*(p for p in model.parameters() if not p.requires_grad), *model.buffers()] for model in models]
+    if not all(torch.equal(a, b) for other in fixed[1:] for a, b in zip(fixed[0], other, strict=True)):
+        raise RuntimeError("models whose frozen parts differ cannot be stacked")
 
 
 def _together(states: Sequence[dict[str, Any]], parameter: torch.Tensor) -> dict[str, Any]:

@@ -59,14 +59,15 @@ def choose(
         return plans[0], f"{plans[0]} (as set)"
     clients = clients[:CLIENTS]
     if not can_stack(clients, plans[0].hardware):
-        plans = [plan for plan in plans if plan.mode != "stacked"]
+        plans = [plan for plan in plans if plan.mode != "stacked"] or plans
     key = _key(clients, plans)
     known = _recall().get(key)
     if known is not None:
         return plans[known["plan"]], f"{plans[known['plan']]} (found before: {known['timings']})"
     rates = [client_steps_a_second(clients, plan) for plan in plans]
     best = next(index for index, rate in enumerate(rates) if rate * MARGIN >= max(rates))
-    timings = ", ".join(f"{plan} {rate / rates[0]:.1f}x" for plan, rate in zip(plans, rates, strict=True))
+    unit = rates[0] or 1.0
+    timings = ", ".join(f"{plan} {rate / unit:.1f}x" for plan, rate in zip(plans, rates, strict=True))
     _remember(key, {"plan": best, "timings": timings})
     return plans[best], f"{plans[best]} (timed: {timings})"
 
@@ -117,8 +118,13 @@ def _trial(clients: Sequence[Client], plan: Plan) -> tuple[int, float]:
     size = 1
     while True:
         begin = time.perf_counter()
-        run_jobs({name: replace(job, order=job.order[:size]) for name, job in jobs.items()})
+        errors = run_jobs({name: replace(job, order=job.order[:size]) for name, job in jobs.items()})
         seconds = time.perf_counter() - begin
+        if errors:
+            return (
+                0,
+                seconds,
+            )  # a plan that fails is never the fastest; if all fail, the clients themselves will say why
         if seconds > ENOUGH or size >= STEPS:
             return sum(min(size, len(job.order)) for job in jobs.values()), seconds
         size *= 2

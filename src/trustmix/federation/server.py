@@ -127,8 +127,7 @@ class Federation:
             request = Request(number, progress.teacher, train=not closing, upload=mixer is not None)
             moment = Moment(min(number, rounds), rounds, "closing" if closing else "clients", 0, len(asked), accuracy)
             result = self._exchange(request, asked, mixer, moment, watch or _nobody)
-            if not closing:
-                self._check_quorum(number, asked, result)
+            self._check_quorum(number, asked, result)
             if progress.pending is not None:
                 line = self._complete(Round(**progress.pending), result, progress.teacher, len(asked), closing)
                 accuracy = line.accuracy_mean
@@ -158,7 +157,7 @@ class Federation:
                 continue
             for stage, seconds in answer.seconds.items():
                 result.seconds[stage] = result.seconds.get(stage, 0.0) + seconds
-            reason = self._fold(answer, mixer, result)
+            reason = self._fold(answer, mixer, result) if request.train else None
             if reason is not None:
                 result.failed[answer.client] = reason
             else:

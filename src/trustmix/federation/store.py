@@ -40,8 +40,8 @@ class MemoryStore:
         """Keep a copy of the state after a round."""
         tensors, facts = state
         self._states[round_] = {name: tensor.detach().clone() for name, tensor in tensors.items()}, dict(facts)
-        for old in sorted(self._states)[:-2]:
-            del self._states[old]
+        for stale in [r for r in self._states if r > round_] + sorted(r for r in self._states if r <= round_)[:-2]:
+            del self._states[stale]
 
 
 class DiskStore:

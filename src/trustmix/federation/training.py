@@ -122,7 +122,7 @@ def train(job: Job) -> None:
     begin = time.perf_counter()
     job.model.train()
     loss = torch.zeros(())
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[job.hardware.device] if job.hardware.device.startswith("cuda") else []):
         torch.manual_seed(job.seed)
         for index in job.order:
             index = index.to(job.inputs.device)

@@ -45,7 +45,7 @@ class ModelFactory:
         build = function_of(self.source, "model.source") if self.source else MODELS.get(self.name or "")
         try:
             network = build(self.shape, self.classes, **self.options)
-        except TypeError as error:
+        except (TypeError, RuntimeError) as error:
             raise TrustmixError(
                 f"The model {self.label} could not be built for inputs {self.shape}: {error}."
             ) from error
@@ -70,7 +70,7 @@ def check_model(factory: ModelFactory, inputs: torch.Tensor) -> nn.Module:
     try:
         with torch.no_grad():
             logits = model(inputs)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise TrustmixError(f"The model {factory.label} fails on inputs {tuple(inputs.shape)}: {error}") from error
     wanted = (len(inputs), factory.classes)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != wanted:

@@ -64,8 +64,8 @@ class Scale(nn.Module):
     def __init__(self, mean: Sequence[float], std: Sequence[float], dims: int) -> None:
         super().__init__()
         broadcast = (-1, *[1] * (dims - 1))
-        self.register_buffer("mean", torch.tensor(mean).reshape(broadcast), persistent=False)
-        self.register_buffer("std", torch.tensor(std).reshape(broadcast), persistent=False)
+        self.register_buffer("mean", torch.tensor(mean).reshape(broadcast))
+        self.register_buffer("std", torch.tensor(std).reshape(broadcast))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """(N, ...) uint8 to (N, ...) float32."""

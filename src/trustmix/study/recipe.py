@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from trustmix.data import DATASETS
@@ -119,7 +120,7 @@ class EngineSection(_Section):
     name: str = "local"
     mode: Literal["auto", "sequential", "processes", "stacked"] = Field("auto", description="auto times them all")
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: str = Field("auto", description="auto, cpu, cuda, mps")
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     workers: Positive | None = Field(None, description="processes; as many as cores if not set")
     store: Literal["auto", "memory", "disk"] = Field("auto", description="where models live between rounds")
 
@@ -127,6 +128,14 @@ class EngineSection(_Section):
     @classmethod
     def _name(cls, name: str) -> str:
         return _known(ENGINES, name)
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, device: str) -> str:
+        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        if not there.get(device, True):
+            raise ValueError(f"this machine has no {device} device; use cpu or auto")
+        return device
 
 
 class WireSection(_Section):
@@ -213,7 +222,7 @@ class Recipe(_Section):
             fields, where = dict(recipe), "the recipe"
         else:
             fields, where = _read(recipe)
-        for override in overrides:
+        for override in sorted(overrides, key=lambda text: ".name=" not in text):  # a name starts its section anew
             _override(fields, override)
         try:
             return cls.model_validate(fields)
@@ -254,7 +263,10 @@ def _read(recipe: str | Path) -> tuple[dict[str, Any], str]:
     if name in built_in():
         text, where = (resources.files("trustmix") / "recipes" / f"{name}.toml").read_text("utf-8"), f'recipe "{name}"'
     elif file.is_file():
-        text, where = file.read_text("utf-8"), str(file)
+        try:
+            text, where = file.read_text("utf-8"), str(file)
+        except UnicodeDecodeError as error:
+            raise TrustmixError(f"{file} is not a TOML file: it is not UTF-8 text.") from error
     else:
         hint = nearest(name, built_in())
         raise TrustmixError(

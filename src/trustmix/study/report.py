@@ -42,7 +42,12 @@ pre {{ background: #f5f5f8; padding: 1rem; overflow-x: auto; }} @media print {{ 
 
 def report(folders: Sequence[Path], out: Path) -> Path:
     """Write the report of these run directories and return its path."""
-    runs = {folder.name: (folder, History(RunDirectory(folder).rounds())) for folder in folders}
+    names = [folder.resolve().name for folder in folders]
+    unique = len(set(names)) == len(names)
+    runs = {
+        name if unique else str(folder): (folder, History(RunDirectory(folder).rounds()))
+        for name, folder in zip(names, folders, strict=True)
+    }
     for folder, history in runs.values():
         if not history.rounds:
             raise TrustmixError(f"{folder} holds no finished round; give a run directory with a rounds.jsonl.")

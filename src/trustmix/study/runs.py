@@ -86,7 +86,8 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
     factories = _factories(recipe, data)
     keep = _keep(recipe, factories)
     folder = record.path / "checkpoint" / "clients" if record else None
-    if folder is None and not keep:
+    if folder is None and (not keep or recipe.engine.mode != "sequential"):
+        # a worker process that dies takes its memory along; on disk its clients' states outlive it
         folder = Path(tempfile.mkdtemp(prefix="trustmix-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     clients = [
@@ -205,6 +206,8 @@ class RunDirectory:
         if resume and overwrite:
             raise TrustmixError("--resume goes on with a run and --overwrite starts it anew; give one of them.")
         if not file.exists():
+            if self.path.is_file():
+                raise TrustmixError(f"{self.path} is a file; --out must be a new or an empty directory.")
             if self.path.exists() and any(found.suffix != ".tmp" for found in self.path.iterdir()):
                 raise TrustmixError(f"{self.path} holds other files; choose an empty or a new directory.")
         elif not (resume or overwrite):
@@ -222,11 +225,14 @@ class RunDirectory:
         Inside, the run is locked: a second process that tries the same directory is refused.
         """
         with _lock(self.path):
+            self.check(recipe, resume=not overwrite, overwrite=overwrite)  # once more, now that nobody else can write
             if overwrite:
-                for name in ("recipe.toml", "rounds.jsonl", "summary.json", "report.html"):
+                # the recipe last: until it is gone, the directory is still known as a run's
+                for name in ("checkpoint/server.json", "summary.json", "rounds.jsonl", "report.html"):
                     (self.path / name).unlink(missing_ok=True)
                 for name in ("checkpoint", "models"):
                     shutil.rmtree(self.path / name, ignore_errors=True)
+                (self.path / "recipe.toml").unlink(missing_ok=True)
             storage.write_bytes(self.path / "recipe.toml", recipe.toml().encode())
             self._forget_after(self.checkpoint.load().exchange - 1)
             yield
@@ -250,6 +256,8 @@ class RunDirectory:
         try:
             with open(self.path / "rounds.jsonl", "a", encoding="utf-8") as file:
                 file.write(line.line() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise StorageError(f"Could not write {self.path / 'rounds.jsonl'}: {error.strerror}.") from error
 
