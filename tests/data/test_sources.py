@@ -150,6 +150,7 @@ def nan_at_17() -> Any:
         ({"y_test": np.array([0, 1, 2, 3, 0, 1])}, "test part: sample 3 has the label 3; with 3 classes"),
         ({"y_train": np.arange(30) % 3 - 1}, "sample 0 has the label -1"),
         ({"y_train": np.linspace(0, 1, 30)}, "labels must be integers"),
+        ({"y_train": np.array(["cat", "dog", "cow"] * 10)}, "train part: inputs and labels must be numbers"),
         ({"y_train": np.zeros(29, int)}, "30 inputs but labels of shape"),
         ({"x_test": np.zeros((6, 5), np.float32)}, r"inputs have the shape \(5,\), training ones \(4,\)"),
         ({"x_test": None}, "lacks x_test"),

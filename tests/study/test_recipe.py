@@ -78,6 +78,7 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("public.samples=0", r"public\.samples: .*\(given: 0\)\."),
         ("split.kind=iid", r"split\.kind: input should be 'classes', 'dirichlet' or 'homogeneous' \(given: 'iid'\)\."),
         ("data.name=cifra10", r'data: there is no data set "cifra10"'),
+        ("data={source='a.b:c', path='x'}", r"data: path goes with name"),
         ("data.source=a.b:c", r"data: give either name or source\."),
         ("model.name=mpl", r'model: there is no model "mpl"\. Did you mean "mlp"\?'),
         ("model=[]", r"model: the list of models is empty\."),

@@ -202,6 +202,13 @@ def test_resuming_a_finished_run_only_tells_it_again(undisturbed: Path) -> None:
     assert len(history.rounds) == 5
 
 
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    tm.run(small("rounds=1"), out=tmp_path / "run")
+    (tmp_path / "run" / "rounds.jsonl").write_text("no json\n")
+    with pytest.raises(TrustmixError, match=r"rounds\.jsonl tells no round .*: no json"):
+        tm.run(small("rounds=1"), out=tmp_path / "run", resume=True)
+
+
 def test_overwrite_starts_anew(tmp_path: Path) -> None:
     tm.run(small("rounds=2"), out=tmp_path / "run")
     tm.run(small("rounds=1", "seed=4"), out=tmp_path / "run", overwrite=True)

@@ -148,13 +148,20 @@ def from_arrays(name: str, arrays: dict[str, Any]) -> Dataset:
         unknown = np.full(len(arrays["x_public"]), -1)
         public = _labelled(name, {"y_public": unknown, **arrays}, "public")
     highest = int(train.labels.max()) if len(train) else 0
-    names = tuple(map(str, arrays["classes"])) if "classes" in arrays else tuple(map(str, range(highest + 1)))
+    names = (
+        tuple(map(str, np.atleast_1d(arrays["classes"])))
+        if "classes" in arrays
+        else tuple(map(str, range(highest + 1)))
+    )
     mean, std = _statistics(train.inputs) if train.inputs.dtype == torch.uint8 else ((0.0,), (1.0,))
     return Dataset(name, train, test, names, public, mean, std)
 
 
 def _labelled(name: str, arrays: dict[str, Any], part: str) -> Labelled:
-    x, y = (torch.as_tensor(np.asarray(arrays[f"{letter}_{part}"])) for letter in "xy")
+    try:
+        x, y = (torch.as_tensor(np.asarray(arrays[f"{letter}_{part}"])) for letter in "xy")
+    except TypeError as error:
+        raise TrustmixError(f'Data set "{name}", {part} part: inputs and labels must be numbers ({error}).') from error
     if y.dtype.is_floating_point or y.dtype == torch.bool:
         raise TrustmixError(f'Data set "{name}": y_{part} is of type {y.dtype}; labels must be integers.')
     if x.dtype == torch.float64:

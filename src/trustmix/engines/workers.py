@@ -9,6 +9,7 @@ import ctypes
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeAlias
 
@@ -96,7 +97,8 @@ class Pool:
         if worker is None or not worker.process.is_alive():
             others = [other for other in self._workers if other is not None and other is not worker]
             worker = self._workers[index] = Worker(self._serves[index], others)
-        worker.connection.send(share)
+        with suppress(BrokenPipeError):  # it has just died: receiving from it will tell
+            worker.connection.send(share)
         return worker.connection
 
     def _receive(

@@ -22,7 +22,7 @@ class Progress:
 
 
 class Checkpoint:
-    """A folder with the server's state."""
+    """A folder with the server's state; the clients of a run that is to be resumed need a `DiskStore` each."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trustmix.errors import StorageError
+
 
 @dataclass(frozen=True)
 class Round:
@@ -40,7 +42,10 @@ class Round:
     @classmethod
     def from_line(cls, line: str) -> "Round":
         """The round of a line of JSON."""
-        return cls(**json.loads(line))
+        try:
+            return cls(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise StorageError(f"This line of rounds.jsonl tells no round ({error}): {line[:60]}") from error
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ class DataSection(_Section):
     def _one_of(self) -> "DataSection":
         if (self.name is None) == (self.source is None):
             raise ValueError("give either name or source")
+        if self.source is not None and self.path is not None:
+            raise ValueError("path goes with name; a source finds its data itself")
         if self.name is not None:
             _known(DATASETS, self.name)
         return self
