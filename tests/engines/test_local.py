@@ -282,6 +282,16 @@ def test_an_abandoned_exchange_leaves_nothing_behind() -> None:
     assert not any(isinstance(answer, Failure) for answer in answers)
 
 
+def test_a_worker_that_is_ended_at_work_does_not_complain(capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(5):
+        engine = LocalEngine(clients(), Plan("processes", 3))
+        first = engine.exchange(dict.fromkeys(engine.clients, Request(1)))
+        next(first)
+        first.close()  # type: ignore[attr-defined]
+        engine.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_lockstep_answers_in_the_order_asked() -> None:
     members = clients()
     answers = lockstep({client.id: client.stages(Request(1)) for client in reversed(members)})

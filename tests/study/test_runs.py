@@ -137,7 +137,11 @@ def test_a_torn_last_line_is_told_again(undisturbed: Path, tmp_path: Path) -> No
 
 def test_ctrl_c_exits_130_and_says_how_to_go_on(undisturbed: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "--out", str(tmp_path / "cc")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, "--out", str(tmp_path / "cc")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
     )
     assert process.stdout is not None
     process.stdout.readline()

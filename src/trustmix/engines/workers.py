@@ -38,9 +38,9 @@ class Worker:
 
     def close(self) -> int | None:
         """End the process, if it has not ended by itself, and tell its exit code."""
-        self.connection.close()
         self.process.terminate()
         self.process.join()
+        self.connection.close()
         return self.process.exitcode
 
 
