@@ -20,7 +20,7 @@ class Kind:
     dtype('float16')
     """
 
-    library: str
+    package: str
     dtype: torch.dtype
     device: str = "cpu"
 
@@ -36,12 +36,12 @@ class Kind:
     def at_least_float32(self) -> "Kind":
         """The same kind, wide enough for log-densities, which overflow half precision."""
         narrow = self.dtype in (torch.float16, torch.bfloat16)
-        return Kind(self.library, torch.float32 if narrow else self.dtype, self.device)
+        return Kind(self.package, torch.float32 if narrow else self.dtype, self.device)
 
     def restore(self, tensor: torch.Tensor) -> Any:
         """The tensor as an array of this kind."""
         tensor = tensor.to(dtype=self.dtype, device=self.device)
-        return tensor.numpy() if self.library == "numpy" else tensor
+        return tensor.numpy() if self.package == "numpy" else tensor
 
 
 def as_floats(array: Any, name: str) -> torch.Tensor:

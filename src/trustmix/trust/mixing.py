@@ -134,7 +134,7 @@ class Accumulator:
         metadata = {
             "tau": "inf" if math.isinf(self.tau) else self.tau,
             "clients": self.clients,
-            "library": kind.library,
+            "package": kind.package,
             "dtype": str(kind.dtype).removeprefix("torch."),
         }
         return dict(zip(PARTS, self._parts or (), strict=False)), metadata
@@ -147,7 +147,7 @@ class Accumulator:
             accumulator.clients = int(metadata["clients"])
             if accumulator.clients:
                 accumulator._parts = tuple(tensors[name] for name in PARTS)
-                accumulator._kind = Kind(metadata["library"], getattr(torch, metadata["dtype"]))
+                accumulator._kind = Kind(metadata["package"], getattr(torch, metadata["dtype"]))
         except (KeyError, AttributeError, TypeError) as error:
             raise TrustmixError(f"this is not a saved accumulator: {error} is missing or wrong.") from error
         return accumulator
