@@ -35,7 +35,7 @@ def speed() -> list[dict[str, Any]]:
     rows = []
     for name, build in WORKLOADS.items():
         work = build()
-        times: dict[str, list[float]] = {"plain": [], "ours": [], "flower": []}
+        times: dict[str, list[float]] = {"plain": [], "ours": [], "again": [], "flower": []}
         found = ""
         accuracy: dict[str, float] = {}
         for repeat in range(REPEATS):
@@ -47,6 +47,9 @@ def speed() -> list[dict[str, Any]]:
                 begin = time.perf_counter()
                 accuracy["ours"], found = ours.run(work)
                 times["ours"].append(time.perf_counter() - begin)
+                begin = time.perf_counter()
+                ours.run(work)  # now the engine remembers what it found
+                times["again"].append(time.perf_counter() - begin)
             if repeat == 0 and (seconds := _flower(name)):
                 times["flower"].append(seconds)
         row: dict[str, Any] = {

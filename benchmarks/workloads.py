@@ -79,7 +79,7 @@ def texts(count: int) -> torch.Tensor:
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mlp": digits_mlp,
-    "cnn": lambda: _made_up("cnn", images, clients=8, private=320, public=256, batch=32, rounds=3),
-    "resnet18": lambda: _made_up("resnet18", images, clients=2, private=160, public=128, batch=64, rounds=1),
-    "bert-tiny": lambda: _made_up("bert-tiny", texts, clients=4, private=160, public=128, batch=32, rounds=2),
+    "cnn": lambda: _made_up("cnn", images, clients=8, private=320, public=256, batch=32, rounds=8),
+    "resnet18": lambda: _made_up("resnet18", images, clients=2, private=160, public=128, batch=64, rounds=2),
+    "bert-tiny": lambda: _made_up("bert-tiny", texts, clients=4, private=320, public=256, batch=32, rounds=3),
 }

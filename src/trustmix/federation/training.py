@@ -55,6 +55,11 @@ class Hardware:
         """The context in which forward passes run."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16")
 
+    @property
+    def prediction_batch(self) -> int:
+        """Samples predicted at a time: on a CPU as many as keep a layer in its cache, elsewhere enough to fill it."""
+        return 128 if self.device == "cpu" else 1024
+
     def place(self, model: nn.Module) -> nn.Module:
         """The model on the device, convolutions in the memory order that is fastest for them."""
         model = model.to(self.device)
@@ -101,20 +106,51 @@ class Job:
     ) -> "Job":
         """The job whose order and seed are drawn from the generator."""
         seed = int(torch.randint(2**62, (1,), generator=generator))
-        order = [index for _ in range(epochs) for index in batches(len(inputs), training.batch, generator)]
+        sizes = lengths(inputs)
+        order = [part for _ in range(epochs) for part in batches(len(inputs), training.batch, generator, sizes)]
         return cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware)
 
 
-def batches(samples: int, size: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
+POOL = 50
+"""Batches of texts that are sorted by length together: more would save little padding and mix lengths less."""
+
+
+def batches(
+    samples: int, size: int, generator: torch.Generator, sizes: torch.Tensor | None = None
+) -> Iterator[torch.Tensor]:
     """Indices of one epoch in random order; a last batch of one joins the one before (batch norm needs two).
+
+    With `sizes`, the lengths of texts, a batch holds texts of like length: random pools of `POOL` batches are sorted,
+    cut and the batches dealt in random order, so that little is computed on padding.
 
     >>> [len(batch) for batch in batches(9, 4, torch.Generator())]
     [4, 5]
+    >>> sizes = torch.tensor([9, 1, 9, 1])
+    >>> sorted(sizes[batch].tolist() for batch in batches(4, 2, torch.Generator(), sizes))
+    [[1, 1], [9, 9]]
     """
-    parts = list(torch.split(torch.randperm(samples, generator=generator), size))
+    order = torch.randperm(samples, generator=generator)
+    if sizes is not None:
+        order = torch.cat([pool[sizes[pool].argsort(stable=True)] for pool in order.split(POOL * size)])
+    parts = list(torch.split(order, size))
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
+    if sizes is not None:
+        parts = [parts[index] for index in torch.randperm(len(parts), generator=generator).tolist()]
     return iter(parts)
+
+
+def lengths(inputs: torch.Tensor) -> torch.Tensor | None:
+    """How long each text is, where inputs are token ids (n, longest) padded with 0; None for anything else.
+
+    >>> lengths(torch.tensor([[5, 7, 0], [5, 0, 0]]))
+    tensor([2, 1])
+    >>> lengths(torch.zeros(2, 3)) is None
+    True
+    """
+    if inputs.ndim != 2 or inputs.dtype not in (torch.int16, torch.int32, torch.int64):
+        return None
+    return (inputs != 0).sum(1).cpu()
 
 
 def train(job: Job) -> None:
@@ -142,11 +178,15 @@ def check_loss(loss: float) -> None:
 
 
 @torch.no_grad()
-def predict(model: nn.Module, inputs: torch.Tensor, hardware: Hardware, batch: int = 1024) -> torch.Tensor:
-    """Logits (n, C) in evaluation mode, float32."""
+def predict(model: nn.Module, inputs: torch.Tensor, hardware: Hardware) -> torch.Tensor:
+    """Logits (n, C) in evaluation mode, float32; texts are taken by length, so that little padding is computed on."""
     model.eval()
+    sizes = lengths(inputs)
+    order = None if sizes is None else sizes.argsort(stable=True).to(inputs.device)
+    parts = torch.split(inputs if order is None else inputs[order], hardware.prediction_batch)
     with hardware.autocast():
-        return torch.cat([model(part).to(torch.float32) for part in torch.split(inputs, batch)])
+        logits = torch.cat([model(part).to(torch.float32) for part in parts])
+    return logits if order is None else torch.empty_like(logits).index_copy_(0, order, logits)
 
 
 def accuracy(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: Hardware) -> float:
