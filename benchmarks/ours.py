@@ -1,4 +1,4 @@
-"""The same federation on trustmix, the engine choosing by itself how to run it; the choosing is part of the first time."""
+"""The same federation on trustmix; the engine chooses by itself how to run it, which is part of the first time."""
 
 from contextlib import closing
 

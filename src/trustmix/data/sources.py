@@ -1,10 +1,11 @@
 """Where data come from: built-in names, an npz file of arrays, or a Python function of the user's.
 
-A source is a function of the recipe's `path` that returns a `Dataset`; `load` finds it, calls it and checks the result.
+A source is a function of the recipe's `path`, and of options of its own, that returns a `Dataset`; `load` finds it,
+calls it and checks the result.
 """
 
 import gzip
-import os
+import inspect
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -14,28 +15,43 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from trustmix import places
 from trustmix.data.dataset import Dataset, Labelled, checked
+from trustmix.data.parts import scaled, split_off_test
 from trustmix.errors import TrustmixError
 from trustmix.imports import function_of
-from trustmix.registry import Registry
-from trustmix.seeds import numpy_stream
+from trustmix.registry import Registry, nearest
 
-Source: TypeAlias = Callable[[Path | None], Dataset]
+Source: TypeAlias = Callable[..., Dataset]
 
 DATASETS: Registry[Source] = Registry("data set")
 
 
-def load(name: str | None = None, *, path: str | Path | None = None, source: str | None = None) -> Dataset:
+def load(
+    name: str | None = None, *, path: str | Path | None = None, source: str | None = None, **options: Any
+) -> Dataset:
     """A checked data set, by name, from a file of arrays, or from a function 'package.module:function'.
+
+    The options are those of the data set's function, as `text` and `label` are of "text".
 
     >>> load("digits").train.inputs.shape
     torch.Size([1438, 1, 8, 8])
     """
     if source is not None:
-        return checked(_from_function(source))
+        return checked(_from_function(source, options))
     if name is None:
         raise TrustmixError("The recipe names no data: set data.name, data.source or data.path.")
-    return checked(DATASETS.get(name)(Path(path).expanduser() if path is not None else None))
+    read = DATASETS.get(name)
+    _check_options(name, read, options)
+    return checked(read(Path(path).expanduser() if path is not None else None, **options))
+
+
+def _check_options(name: str, read: Source, options: dict[str, Any]) -> None:
+    known = [key for key, entry in inspect.signature(read).parameters.items() if entry.kind is entry.KEYWORD_ONLY]
+    for key in options:
+        if key not in known:
+            there = f"There are: {', '.join(known)}" if known else "It has none but path"
+            raise TrustmixError(f'The data set "{name}" has no setting "{key}".{nearest(key, known)} {there}.')
 
 
 @DATASETS.register("digits")
@@ -48,11 +64,8 @@ def digits(path: Path | None = None) -> Dataset:
     bunch = load_digits()
     inputs = torch.from_numpy(bunch.images).to(torch.float32).div(16).unsqueeze(1)
     labels = torch.from_numpy(bunch.target).to(torch.int64)
-    order = torch.from_numpy(numpy_stream(0, "digits test set").permutation(len(labels)))
-    test = torch.cat([order[labels[order] == c][: round(0.2 * int((labels == c).sum()))] for c in range(10)])
-    held_out = torch.zeros(len(labels), dtype=torch.bool).index_fill_(0, test, True)
-    whole = Labelled(inputs, labels)
-    return Dataset("digits", whole[~held_out], whole[held_out], tuple(map(str, range(10))))
+    train, test = split_off_test(Labelled(inputs, labels), 10, 0.2, "digits")
+    return Dataset("digits", train, test, tuple(map(str, range(10))))
 
 
 FASHION_NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -72,21 +85,16 @@ def fashion(path: Path | None = None) -> Dataset:
 
 
 def _find_folder(name: str, path: Path | None, file: str, remedy: str) -> Path:
-    """The first folder that holds the file: the recipe's path, $TRUSTMIX_DATA, the user's cache, Debian's place."""
-    base = os.environ.get("TRUSTMIX_DATA")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    fallbacks = [*([Path(base) / name] if base else []), cache / "trustmix" / name, DEBIAN / f"{name}-mnist"]
-    places = [path] if path is not None else fallbacks
-    for place in places:
+    """The first folder that holds the file: the recipe's path, or else one of the usual places."""
+    usual = [*places.candidates(name, here=False), places.DEBIAN / f"{name}-mnist"]
+    searched = places.candidates(path) if path is not None else usual
+    for place in searched:
         if any((place / (file + ending)).is_file() for ending in ("", ".gz")):
             return place
     raise TrustmixError(
-        f'The data set "{name}" was not found: no {file}[.gz] in {", ".join(map(str, places))}. '
+        f'The data set "{name}" was not found: no {file}[.gz] in {", ".join(map(str, searched))}. '
         f"Install {remedy}, or set data.path or TRUSTMIX_DATA to where the files lie."
     )
-
-
-DEBIAN = Path("/usr/share/datasets")
 
 
 def _idx(folder: Path, name: str) -> torch.Tensor:
@@ -110,6 +118,7 @@ def npz(path: Path | None = None) -> Dataset:
     """The user's arrays: x_train, y_train, x_test, y_test; optionally x_public, y_public and classes (the names)."""
     if path is None:
         raise TrustmixError('The data set "npz" needs data.path, the npz file.')
+    path = places.find(path) or path
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
@@ -118,8 +127,15 @@ def npz(path: Path | None = None) -> Dataset:
     return from_arrays(path.stem, arrays)
 
 
-def _from_function(source: str) -> Dataset:
-    result = function_of(source, "data.source")()
+def _from_function(source: str, options: dict[str, Any]) -> Dataset:
+    function = function_of(source, "data.source")
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise TrustmixError(
+            f"data.source {source} cannot be called with {options or 'no settings'}: {error}."
+        ) from error
+    result = function(**options)
     if isinstance(result, Dataset):
         return result
     if isinstance(result, dict):
@@ -153,8 +169,7 @@ def from_arrays(name: str, arrays: dict[str, Any]) -> Dataset:
         if "classes" in arrays
         else tuple(map(str, range(highest + 1)))
     )
-    mean, std = _statistics(train.inputs) if train.inputs.dtype == torch.uint8 else ((0.0,), (1.0,))
-    return Dataset(name, train, test, names, public, mean, std)
+    return scaled(name, train, test, names, public)
 
 
 def _labelled(name: str, arrays: dict[str, Any], part: str) -> Labelled:
@@ -167,11 +182,3 @@ def _labelled(name: str, arrays: dict[str, Any], part: str) -> Labelled:
     if x.dtype == torch.float64:
         x = x.to(torch.float32)
     return Labelled(x, y.to(torch.int64))
-
-
-def _statistics(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of uint8 inputs scaled to 0..1, per channel where images are (channels, height, width)."""
-    channels = images.flatten(2) if images.ndim > 3 else images.flatten(1).unsqueeze(1)
-    scaled = channels.to(torch.float32) / 255
-    mean, std = scaled.mean((0, 2)), scaled.std((0, 2)).clamp_min(1e-3)
-    return tuple(mean.tolist()), tuple(std.tolist())

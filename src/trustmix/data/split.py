@@ -48,7 +48,8 @@ def partition(
 ) -> Partition:
     """Split a labelled pool; everything that cannot be done is said before anything is drawn.
 
-    With public_samples = None the pool is all private: the public set comes from elsewhere.
+    With public_samples = None the pool is all private: the public set comes from elsewhere. With holdout = 0 clients
+    calibrate on the samples they train on.
 
     >>> labels = torch.arange(1000) % 10
     >>> split = partition(labels, 10, clients=5, samples_per_client=40, public_samples=100)
@@ -169,6 +170,8 @@ def _draw(counts: Counts, members: list[Counts], holdout: float, seed: int, clie
     ]
     labels = np.repeat(np.flatnonzero(counts), counts[counts > 0])
     indices = torch.from_numpy(np.concatenate(drawn))
+    if holdout == 0:
+        return Share(indices, indices)
     train, calibration = hold_out(torch.from_numpy(labels), holdout, seed, client)
     return Share(indices[train], indices[calibration])
 

@@ -7,7 +7,6 @@ recipe shall give the same numbers, to the last bit, each time.
 import hashlib
 import itertools
 import logging
-import os
 import platform
 import time
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from trustmix import storage
+from trustmix import places, storage
 from trustmix.engines.local import Mode, Plan, cores, deal, plan_of, run_jobs
 from trustmix.engines.stacked import likeness, train_stacked
 from trustmix.engines.workers import Worker
@@ -162,6 +161,7 @@ def _job(client: Client, hardware: Hardware) -> Job:
         architecture=client.architecture,
         training=client.training,
         hardware=hardware,
+        augment=client.training.augment,
     )
     steps = batches(len(data), client.training.batch, torch_stream(client.seed, "trial", client.id))
     return replace(job, order=list(itertools.islice(itertools.cycle(steps), STEPS)))
@@ -180,7 +180,7 @@ def _key(clients: Sequence[Client], plans: Sequence[Plan]) -> str:
 
 
 def _cache_file() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "trustmix" / "engine.json"
+    return places.cache() / "engine.json"
 
 
 def _recall() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from trustmix.federation.faults import FaultyEngine
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.seam import ENGINES, Engine
-from trustmix.federation.server import ALONE, Federation, Moment, Participation, Watcher
+from trustmix.federation.server import ALONE, REFERENCE, Federation, Moment, Participation, Watcher
 from trustmix.federation.store import DiskStore, MemoryStore
 from trustmix.federation.training import OPTIMIZERS, Hardware, Job, Training, check_loss, train
 
@@ -14,6 +14,7 @@ __all__ = [
     "ALONE",
     "ENGINES",
     "OPTIMIZERS",
+    "REFERENCE",
     "Checkpoint",
     "Client",
     "DiskStore",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trustmix.data import Labelled, hold_out
+from trustmix.data import Augment, Labelled, augmented, hold_out
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.store import MemoryStore, State, Store
@@ -70,6 +70,8 @@ class Client:
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
     hardware: Hardware = field(default_factory=Hardware)
+    augment_calibration: bool = False
+    """Fit the density on randomly cropped and mirrored calibration images, drawn anew each round."""
     keep: bool = True
     """Keep the model in memory between rounds; otherwise it lives in the store alone."""
     _live: _Live | None = field(default=None, init=False, repr=False)
@@ -172,15 +174,23 @@ class Client:
 
     def _distil(self, live: _Live, round_: int, message: bytes) -> Job:
         teacher = decode_teacher(message, self.public.envelope("server", round_ - 1)).to(self.hardware.device)
-        return self._job(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs)
+        return self._job(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
 
     def _train(self, live: _Live, round_: int) -> Job:
         epochs = self.training.epochs if live.stages else self.training.first_epochs
         live.stages += 1
-        return self._job(live, "private", round_, self.private.inputs, self.private.labels, epochs)
+        private, augment = self.private, self.training.augment
+        return self._job(live, "private", round_, private.inputs, private.labels, epochs, augment)
 
     def _job(
-        self, live: _Live, stage: str, round_: int, inputs: torch.Tensor, targets: torch.Tensor, epochs: int
+        self,
+        live: _Live,
+        stage: str,
+        round_: int,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        epochs: int,
+        augment: Augment,
     ) -> Job:
         if not self.training.keep_optimizer:
             live.optimizer = self.training.make_optimizer(live.model.parameters())
@@ -194,11 +204,15 @@ class Client:
             architecture=self.architecture,
             training=self.training,
             hardware=self.hardware,
+            augment=augment,
         )
 
     def _upload(self, live: _Live, request: Request) -> bytes:
         """Public inference and the density, which is fitted anew after every private stage."""
-        known = predict(live.model, self.calibration.inputs, self.hardware)
+        inputs = self.calibration.inputs
+        if self.augment_calibration:
+            inputs = augmented(inputs, "crop-flip", torch_stream(self.seed, "calibration", self.id, request.round))
+        known = predict(live.model, inputs, self.hardware)
         density = ClassGaussians.fit(known, self.calibration.labels)
         logits = predict(live.model, self.public.inputs, self.hardware).cpu()
         return FORMS[self.form](logits, density, self.public.envelope(self.id, request.round), self.codec)

@@ -26,6 +26,8 @@ class Round:
     """chi, the mean over public samples of sum_i w_i(x)^2."""
     effective_clients: float | None = None
     """1 / chi."""
+    density_auc: float | None = None
+    """Mean over clients of the area under the ROC curve of l_i(x) for 'x is of the client's classes', where known."""
     bytes_up: int = 0
     bytes_down: int = 0
     participants: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ exchange, which goes to every client, only distils and evaluates.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -20,11 +20,12 @@ from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.seam import ENGINES, Engine
 from trustmix.seeds import numpy_stream
-from trustmix.trust import Mixer, Rule, rule_of
+from trustmix.trust import Mixer, Rule, rule_of, separation
 from trustmix.wire import decode_upload, encode_teacher
 
-ALONE = "alone"
-"""The method without a rule: clients train on their own data and nothing is exchanged."""
+ALONE, REFERENCE = "alone", "reference"
+"""Methods without a rule: clients train on their own data and nothing is exchanged. The reference is one client that
+holds as much as a client and the public set together, of all classes and with labels."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,14 @@ class _Exchange:
     replies: dict[str, Reply] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    separations: list[float] = field(default_factory=list)
 
 
 class Federation:
     """Clients, a public set and a rule.
 
-    `rule` is a rule's name, a tau, or "alone"; `public_labels` (-1 unknown) only measure the teacher.
+    `rule` is a rule's name, a tau, or "alone"; `public_labels` (-1 unknown) only measure the teacher, and with `held`,
+    the classes each client holds, how well its density tells them from the others.
 
     >>> import trustmix as tm
     >>> def model(): return torch.nn.Linear(4, 2)
@@ -93,6 +96,7 @@ class Federation:
         public: Public,
         rule: str | float = "suwa",
         public_labels: torch.Tensor | None = None,
+        held: Mapping[str, torch.Tensor] | None = None,
         participation: Participation | None = None,
         codec: str = "float32",
         seed: int = 0,
@@ -100,8 +104,9 @@ class Federation:
         self.engine: Engine = ENGINES.get("local")(clients) if isinstance(clients, Sequence) else clients
         self.public = public
         self.method = rule if isinstance(rule, str) else f"tau={rule:g}"
-        self.rule: Rule | None = None if rule == ALONE else rule_of(rule)
+        self.rule: Rule | None = None if rule in (ALONE, REFERENCE) else rule_of(rule)
         self.public_labels = public_labels
+        self.held = held or {}
         self.participation = participation or Participation()
         self.codec = codec
         self.seed = seed
@@ -175,11 +180,20 @@ class Federation:
         try:
             upload = decode_upload(reply.payload or b"", self.public.envelope(reply.client, reply.round))
             mixer.add(upload.predictions, upload.scores, name=f"client {reply.client}")
+            result.separations += self._separation(reply.client, upload.scores)
         except TrustmixError as error:
             return f"upload refused: {error}"
         finally:
             result.seconds["mix"] = result.seconds.get("mix", 0.0) + time.perf_counter() - begin
         return None
+
+    def _separation(self, client: str, scores: torch.Tensor) -> list[float]:
+        """How well a client's scores tell its own classes, as a list of one, or of none where it cannot be known."""
+        if self.public_labels is None or client not in self.held:
+            return []
+        known = self.public_labels >= 0
+        own = torch.isin(self.public_labels[known], self.held[client])
+        return [separation(scores[known], own)] if 0 < int(own.sum()) < len(own) else []
 
     def _check_quorum(self, number: int, asked: Sequence[str], result: _Exchange) -> None:
         needed = max(1, math.ceil(self.participation.quorum * len(asked)))
@@ -212,6 +226,7 @@ class Federation:
             teacher_accuracy=self._teacher_accuracy(teacher.probabilities),
             concentration=chi,
             effective_clients=1 / chi,
+            density_auc=fmean(result.separations) if result.separations else None,
         )
         envelope = self.public.envelope("server", number)
         return encode_teacher(teacher.probabilities, envelope, self.codec), asdict(line)

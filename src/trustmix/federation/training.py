@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from trustmix.data import Augment, augmented
 from trustmix.errors import TrustmixError
 from trustmix.registry import Registry
 
@@ -33,6 +34,8 @@ class Training:
     first_epochs: int = 5
     epochs: int = 1
     public_epochs: int = 1
+    augment: Augment = "none"
+    """Random crops and flips of private images, drawn anew in every epoch."""
     keep_optimizer: bool = True
     """Keep the optimiser's state over stages and rounds; otherwise every stage starts with a fresh one."""
 
@@ -87,6 +90,7 @@ class Job:
     """Jobs of another architecture have models that compute something else."""
     training: Training
     hardware: Hardware
+    augment: Augment = "none"
     seconds: float = 0.0
     """How long it took; of jobs that were done together, the job's share."""
 
@@ -103,12 +107,13 @@ class Job:
         architecture: Hashable,
         training: Training,
         hardware: Hardware,
+        augment: Augment = "none",
     ) -> "Job":
         """The job whose order and seed are drawn from the generator."""
         seed = int(torch.randint(2**62, (1,), generator=generator))
         sizes = lengths(inputs)
         order = [part for _ in range(epochs) for part in batches(len(inputs), training.batch, generator, sizes)]
-        return cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware)
+        return cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware, augment)
 
 
 POOL = 50
@@ -131,7 +136,7 @@ def batches(
     """
     order = torch.randperm(samples, generator=generator)
     if sizes is not None:
-        order = torch.cat([pool[sizes[pool].argsort(stable=True)] for pool in order.split(POOL * size)])
+        order = torch.cat([pool[sizes[pool].argsort(stable=True)] for pool in torch.split(order, POOL * size)])
     parts = list(torch.split(order, size))
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
@@ -141,16 +146,16 @@ def batches(
 
 
 def lengths(inputs: torch.Tensor) -> torch.Tensor | None:
-    """How long each text is, where inputs are token ids (n, longest) padded with 0; None for anything else.
+    """How long each text is, where inputs are token ids (n, longest) padded with -1 or 0; None for anything else.
 
-    >>> lengths(torch.tensor([[5, 7, 0], [5, 0, 0]]))
+    >>> lengths(torch.tensor([[5, 7, -1], [5, -1, -1]]))
     tensor([2, 1])
     >>> lengths(torch.zeros(2, 3)) is None
     True
     """
     if inputs.ndim != 2 or inputs.dtype not in (torch.int16, torch.int32, torch.int64):
         return None
-    return (inputs != 0).sum(1).cpu()
+    return (inputs > 0).sum(1).cpu()
 
 
 def train(job: Job) -> None:
@@ -158,13 +163,15 @@ def train(job: Job) -> None:
     begin = time.perf_counter()
     job.model.train()
     loss = torch.zeros(())
+    draws = torch.Generator().manual_seed(job.seed)
     with torch.random.fork_rng(devices=[job.hardware.device] if job.hardware.device.startswith("cuda") else []):
         torch.manual_seed(job.seed)
         for index in job.order:
             index = index.to(job.inputs.device)
             job.optimizer.zero_grad(set_to_none=True)
+            inputs = augmented(job.inputs[index], job.augment, draws)
             with job.hardware.autocast():
-                loss = cross_entropy(job.model(job.inputs[index]), job.targets[index])
+                loss = cross_entropy(job.model(inputs), job.targets[index])
             loss.backward()  # type: ignore[no-untyped-call]
             job.optimizer.step()
     check_loss(float(loss.detach()))

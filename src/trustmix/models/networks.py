@@ -31,25 +31,24 @@ def mlp(shape: tuple[int, ...], classes: int, *, hidden: Sequence[int] = (64,)) 
 
 
 @MODELS.register("cnn")
-def cnn(shape: tuple[int, ...], classes: int, *, width: int = 16) -> nn.Module:
-    """Two 3 x 3 convolutions with pooling and a linear head, for images (channels, height, width).
+def cnn(shape: tuple[int, ...], classes: int, *, width: int = 16, layers: int = 2) -> nn.Module:
+    """3 x 3 convolutions, each twice as wide as the one before and pooled, and a linear head; for images.
 
     >>> cnn((1, 28, 28), 10)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise TrustmixError(f'The model "cnn" takes images (channels, height, width) of 4 x 4 or more, not {shape}.')
-    channels, height, breadth = shape
-    return nn.Sequential(
-        nn.Conv2d(channels, width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(width, 2 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(2 * width * (height // 4) * (breadth // 4), classes),
-    )
+    smallest = 2**layers
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise TrustmixError(
+            f'The model "cnn" with {layers} layers takes images (channels, height, width) of {smallest} x {smallest} '
+            f"or more, not {shape}."
+        )
+    widths = [shape[0], *(width * 2**layer for layer in range(layers))]
+    parts: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        parts += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    size = widths[-1] * (shape[1] // smallest) * (shape[2] // smallest)
+    return nn.Sequential(*parts, nn.Flatten(), nn.Linear(size, classes))
 
 
 class Scale(nn.Module):

@@ -2,9 +2,11 @@
 
 import torch
 from torch import nn
+from torch.nn.functional import interpolate
 
 from trustmix.errors import TrustmixError
 from trustmix.models.networks import MODELS
+from trustmix.models.weights import load_weights
 
 
 class _Block(nn.Module):
@@ -31,8 +33,9 @@ class _Block(nn.Module):
 class ResNet18(nn.Module):
     """The network; `stem` is "cifar" (3 x 3, no pooling, for small images) or "imagenet" (7 x 7 and pooling)."""
 
-    def __init__(self, channels: int, classes: int, stem: str) -> None:
+    def __init__(self, channels: int, classes: int, stem: str, enlarge: int | None) -> None:
         super().__init__()
+        self.enlarge = enlarge
         small = stem == "cifar"
         self.conv1 = nn.Conv2d(channels, 64, 3 if small else 7, 1 if small else 2, 1 if small else 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
@@ -45,6 +48,8 @@ class ResNet18(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, channels, H, W) to logits (N, classes)."""
+        if self.enlarge is not None:
+            x = interpolate(x, size=(self.enlarge, self.enlarge), mode="bilinear", antialias=False)
         x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
         for index in range(1, 5):
             x = self.get_submodule(f"layer{index}")(x)
@@ -53,8 +58,12 @@ class ResNet18(nn.Module):
 
 
 @MODELS.register("resnet18")
-def resnet18(shape: tuple[int, ...], classes: int, *, stem: str = "cifar") -> nn.Module:
-    """ResNet-18 from scratch.
+def resnet18(
+    shape: tuple[int, ...], classes: int, *, stem: str = "cifar", weights: str | None = None, enlarge: int | None = None
+) -> nn.Module:
+    """ResNet-18 from scratch, or from `weights` with torchvision's names, whatever their last layer's classes.
+
+    `enlarge` scales images to that many pixels first, as networks trained on large images want them.
 
     >>> sum(p.numel() for p in resnet18((3, 32, 32), 10).parameters())
     11173962
@@ -65,4 +74,7 @@ def resnet18(shape: tuple[int, ...], classes: int, *, stem: str = "cifar") -> nn
         raise TrustmixError(f'The model "resnet18" takes images (channels, height, width), not {shape}.')
     if stem not in ("cifar", "imagenet"):
         raise TrustmixError(f'model.stem is "{stem}"; it must be "cifar" or "imagenet".')
-    return ResNet18(shape[0], classes, stem)
+    network = ResNet18(shape[0], classes, stem, enlarge)
+    if weights is not None:
+        load_weights(network, weights, head=("fc.",))
+    return network

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from trustmix.data import DATASETS
+from trustmix.data import DATASETS, Augment
 from trustmix.errors import TrustmixError
-from trustmix.federation import ALONE, ENGINES, OPTIMIZERS
+from trustmix.federation import ALONE, ENGINES, OPTIMIZERS, REFERENCE
 from trustmix.models import MODELS
 from trustmix.registry import Registry, nearest
 from trustmix.trust import RULES
@@ -43,9 +43,11 @@ class Tau(_Section):
 
 
 class DataSection(_Section):
-    """Which data."""
+    """Which data; further settings are those of the data set's function, as `label` is of "text"."""
 
-    name: str | None = Field(None, description="a built-in data set, or npz for a file of arrays")
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str | None = Field(None, description="a data set, or npz, images or text for files of your own")
     path: str | None = Field(None, description="where the data lie")
     source: str | None = Field(None, description="package.module:function of your own that returns the data")
 
@@ -66,13 +68,27 @@ class SplitSection(_Section):
     kind: Literal["classes", "dirichlet", "homogeneous"] = "classes"
     classes_per_client: Positive = Field(2, description="k, for kind = classes")
     samples_per_client: Positive = Field(600, description="private samples of each client, its holdout included")
+    test_samples: Positive | None = Field(None, description="test samples that accuracy is measured on; all if not set")
     alpha: float = Field(0.5, gt=0, description="concentration, for kind = dirichlet")
 
 
 class PublicSection(_Section):
-    """The shared unlabelled set."""
+    """The shared unlabelled set; with data, its further settings are those of that data set's function."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     samples: Positive = 500
+    data: str | None = Field(None, description="another data set to take it from, instead of the private one's pool")
+    path: str | None = Field(None, description="where that lies")
+
+    @model_validator(mode="after")
+    def _data(self) -> "PublicSection":
+        if self.data is not None:
+            _known(DATASETS, self.data)
+        elif self.path is not None or self.model_extra:
+            further = "path" if self.path is not None else next(iter(self.model_extra or {}))
+            raise ValueError(f"{further} goes with public.data, which is not set")
+        return self
 
 
 class ModelSection(_Section):
@@ -101,6 +117,7 @@ class TrainSection(_Section):
     first_epochs: Positive = Field(5, description="private epochs in a client's first round")
     epochs: Positive = Field(1, description="private epochs in later rounds")
     public_epochs: Positive = Field(1, description="epochs of distillation a round, E_pub")
+    augment: Augment = Field("none", description="crop or crop-flip: random crops and flips of private images")
     keep_optimizer: bool = Field(True, description="keep the optimiser's state over stages and rounds")
 
     @field_validator("optimizer")
@@ -112,8 +129,8 @@ class TrainSection(_Section):
 class DensitySection(_Section):
     """What the density is fitted on."""
 
-    calibration: Literal["holdout"] = "holdout"
-    holdout: float = Field(0.2, gt=0, lt=1, description="part of each class held out of training")
+    calibration: Literal["holdout", "augmented"] = Field("holdout", description="augmented: private images, cropped")
+    holdout: float = Field(0.2, gt=0, lt=1, description="part of each class held out of training, for holdout")
 
 
 class EngineSection(_Section):
@@ -178,7 +195,7 @@ class Recipe(_Section):
     clients: Positive = 20
     rounds: Positive = 20
     seed: Annotated[int, Field(ge=0)] = 0
-    rule: str | Tau = Field("suwa", description="avg, uwa, suwa, most-confident, alone, or { tau = 0.4 }")
+    rule: str | Tau = Field("suwa", description="avg, uwa, suwa, most-confident, alone, reference, or { tau = 0.4 }")
     data: DataSection
     split: SplitSection = SplitSection()
     public: PublicSection = PublicSection()
@@ -193,7 +210,7 @@ class Recipe(_Section):
     @field_validator("rule")
     @classmethod
     def _rule(cls, rule: str | Tau) -> str | Tau:
-        names = [*RULES.names(), ALONE]
+        names = [*RULES.names(), ALONE, REFERENCE]
         if isinstance(rule, str) and rule not in names:
             raise ValueError(f'there is no rule "{rule}".{nearest(rule, names)} There are: {", ".join(names)}')
         return rule
@@ -251,8 +268,8 @@ class Recipe(_Section):
 def built_in() -> dict[str, str]:
     """The built-in recipes: their names, and the first comment line of each.
 
-    >>> sorted(built_in())
-    ['demo', 'digits', 'fashion']
+    >>> {"demo", "fashion", "cifar10", "cifar100", "yahoo"} <= set(built_in())
+    True
     """
     folder = resources.files("trustmix") / "recipes"
     texts = {Path(file.name).stem: file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".toml")}

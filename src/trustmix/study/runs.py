@@ -22,6 +22,7 @@ from trustmix.data import Dataset, Labelled, load, partition
 from trustmix.engines import LocalEngine, choose
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import (
+    REFERENCE,
     Checkpoint,
     Client,
     DiskStore,
@@ -38,7 +39,7 @@ from trustmix.federation import (
 )
 from trustmix.models import ModelFactory, check_model
 from trustmix.seeds import numpy_stream
-from trustmix.study.recipe import Recipe
+from trustmix.study.recipe import PublicSection, Recipe
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +81,12 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
 
     With it comes the recipe in which the engine is settled: how clients are run is chosen once, and written down.
     """
-    data = load(recipe.data.name, path=recipe.data.path, source=recipe.data.source)
+    given, recipe = recipe, _informed(recipe) if recipe.rule == REFERENCE else recipe
+    wanted_data = recipe.data
+    data = load(wanted_data.name, path=wanted_data.path, source=wanted_data.source, **(wanted_data.model_extra or {}))
+    _check_images(recipe, data)
     public, shares = _split(recipe, data)
+    test = _test(recipe, data)
     shared = Public(public.inputs, data.classes)
     factories = _factories(recipe, data)
     keep = _keep(recipe, factories)
@@ -97,11 +102,12 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
             private=private,
             calibration=calibration,
             public=shared,
-            test=data.test,
+            test=test,
             training=Training(**recipe.train.model_dump()),
             form=recipe.wire.form,
             codec=recipe.wire.up,
             seed=recipe.seed,
+            augment_calibration=recipe.density.calibration == "augmented",
             store=DiskStore(folder / str(index)) if folder else MemoryStore(),
         )
         for index, (private, calibration) in enumerate(shares)
@@ -119,11 +125,30 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
         public=shared,
         rule=recipe.method,
         public_labels=public.labels,
+        held={client.id: torch.unique(client.private.labels) for client in clients},
         participation=Participation(**recipe.participation.model_dump()),
         codec=recipe.wire.down,
         seed=recipe.seed,
     )
-    return recipe.settled(plan.mode, plan.hardware.precision, plan.hardware.device, plan.workers, keep), federation
+    return given.settled(plan.mode, plan.hardware.precision, plan.hardware.device, plan.workers, keep), federation
+
+
+def _informed(recipe: Recipe) -> Recipe:
+    """The fully informed reference: one client with |D_i| + |D_pub| labelled samples of all classes."""
+    samples = recipe.split.samples_per_client + recipe.public.samples
+    split = recipe.split.model_copy(update={"kind": "homogeneous", "samples_per_client": samples})
+    all_to_train = recipe.density.model_copy(update={"calibration": "holdout", "holdout": 1e-9})  # one a class is kept
+    fields = {"clients": 1, "split": split, "density": all_to_train, "public": PublicSection(samples=1)}
+    return recipe.model_copy(update=fields)
+
+
+def _check_images(recipe: Recipe, data: Dataset) -> None:
+    """Augmentation is of images."""
+    wants = {"train.augment": recipe.train.augment != "none"}
+    wants["density.calibration"] = recipe.density.calibration == "augmented"
+    for setting in (name for name, wanted in wants.items() if wanted):
+        if len(data.shape) != 3:
+            raise TrustmixError(f"{setting} asks for augmented images, but the inputs of {data.name} are {data.shape}.")
 
 
 def _keep(recipe: Recipe, factories: Sequence[ModelFactory]) -> bool:
@@ -142,6 +167,7 @@ TRAINING_COPIES = 6
 
 def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled, Labelled]]]:
     """The public set, and each client's private and calibration samples."""
+    elsewhere = _public_elsewhere(recipe, data)
     split = partition(
         data.train.labels,
         data.classes,
@@ -150,20 +176,47 @@ def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled
         classes_per_client=recipe.split.classes_per_client,
         samples_per_client=recipe.split.samples_per_client,
         alpha=recipe.split.alpha,
-        public_samples=recipe.public.samples if data.public is None else None,
-        holdout=recipe.density.holdout,
+        public_samples=recipe.public.samples if elsewhere is None else None,
+        holdout=recipe.density.holdout if recipe.density.calibration == "holdout" else 0.0,
         seed=recipe.seed,
     )
-    if data.public is None:
+    if elsewhere is None:
         public = data.train[split.public]
-    elif recipe.public.samples > len(data.public):
+    elif recipe.public.samples > len(elsewhere):
         raise TrustmixError(
-            f"public.samples is {recipe.public.samples}, but the data's own public set has {len(data.public)} samples."
+            f"public.samples is {recipe.public.samples}, but the public set has {len(elsewhere)} samples."
         )
     else:
-        order = numpy_stream(recipe.seed, "public").permutation(len(data.public))
-        public = data.public[torch.from_numpy(order[: recipe.public.samples])]
+        order = numpy_stream(recipe.seed, "public").permutation(len(elsewhere))
+        public = elsewhere[torch.from_numpy(order[: recipe.public.samples])]
     return public, [(data.train[share.train], data.train[share.calibration]) for share in split.clients]
+
+
+def _test(recipe: Recipe, data: Dataset) -> Labelled:
+    """The test samples, or a part of them, the same for every seed."""
+    order = torch.from_numpy(numpy_stream(0, "test").permutation(len(data.test)))[: recipe.split.test_samples]
+    return data.test if recipe.split.test_samples is None else data.test[order.sort().values]
+
+
+def _public_elsewhere(recipe: Recipe, data: Dataset) -> Labelled | None:
+    """Public samples from other data than the private ones: the data's own public set, or another data set's.
+
+    Another data set's labels mean something else, so they count as unknown. Shorter texts are padded.
+    """
+    wanted = recipe.public
+    if wanted.data is None:
+        return data.public
+    other = load(wanted.data, path=wanted.path, **(wanted.model_extra or {})).train.inputs
+    own = data.train.inputs
+    if own.ndim == other.ndim == 2 and not own.dtype.is_floating_point and not other.dtype.is_floating_point:
+        other = torch.nn.functional.pad(other[:, : own.shape[1]], (0, max(0, own.shape[1] - other.shape[1])), value=-1)
+        other = other.to(own.dtype)
+    if other.shape[1:] != own.shape[1:] or other.dtype != own.dtype:
+        raise TrustmixError(
+            f'public.data "{wanted.data}" has inputs {tuple(other.shape[1:])} ({other.dtype}), the private data '
+            f"{data.shape} ({own.dtype}); they must be alike."
+        )
+    return Labelled(other, torch.full((len(other),), -1))
 
 
 def _factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:

@@ -1,0 +1,34 @@
+"""Augmentation of image batches: random crops (four pixels of padding) and flips, a whole batch in one indexing."""
+
+from typing import Literal
+
+import torch
+
+Augment = Literal["none", "crop", "crop-flip"]
+
+MARGIN = 4
+
+
+def augmented(images: torch.Tensor, kind: Augment, generator: torch.Generator) -> torch.Tensor:
+    """Each image (n, channels, height, width) shifted by up to four pixels, and for "crop-flip" mirrored or not.
+
+    >>> images = torch.arange(9).reshape(1, 1, 3, 3)
+    >>> augmented(images, "crop", torch.Generator().manual_seed(0)).shape
+    torch.Size([1, 1, 3, 3])
+    """
+    if kind == "none":
+        return images
+    count, channels, height, width = images.shape
+    shift = torch.randint(2 * MARGIN + 1, (2, count, 1), generator=generator)
+    mirror = torch.rand((count, 1), generator=generator) < (0.5 if kind == "crop-flip" else 0.0)
+    rows = torch.arange(height) + shift[0]
+    columns = torch.arange(width).expand(count, width)
+    columns = torch.where(mirror, width - 1 - columns, columns) + shift[1]
+    index = (
+        torch.arange(count).view(count, 1, 1, 1),
+        torch.arange(channels).view(1, channels, 1, 1),
+        rows.view(count, 1, height, 1),
+        columns.view(count, 1, 1, width),
+    )
+    padded = torch.nn.functional.pad(images, (MARGIN,) * 4)
+    return padded[tuple(axis.to(images.device) for axis in index)]

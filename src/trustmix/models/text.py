@@ -1,0 +1,78 @@
+"""Text classifiers: any encoder of transformers (the extra `text`) with a linear head; BERT-tiny by name.
+
+Inputs are token ids (N, length), padded with -1 or with the encoder's own padding. Padding that no text of a batch
+needs is cut off first, so a batch costs what its longest text costs, not what the longest text of all does.
+"""
+
+import importlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from trustmix.errors import TrustmixError
+from trustmix.models.networks import MODELS
+from trustmix.models.weights import load_weights, located
+
+TINY = {
+    "vocab_size": 30522,
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+}
+
+
+class TextClassifier(nn.Module):
+    """An encoder, and a linear head on its pooled output, or on its first token's where it has no pooler."""
+
+    def __init__(self, encoder: Any, classes: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.padding = encoder.config.pad_token_id or 0
+        self.dropout = nn.Dropout(0.1)
+        self.head = nn.Linear(encoder.config.hidden_size, classes)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Token ids (N, length) to logits (N, classes)."""
+        real = (tokens >= 0) & (tokens != self.padding)
+        longest = max(int(real.sum(1).max()), 1)
+        real = real[:, :longest]
+        ids = torch.where(real, tokens[:, :longest], self.padding).to(torch.int64)
+        output = self.encoder(input_ids=ids, attention_mask=real.to(torch.int64))
+        pooled = getattr(output, "pooler_output", None)
+        logits: torch.Tensor = self.head(self.dropout(output.last_hidden_state[:, 0] if pooled is None else pooled))
+        return logits
+
+
+@MODELS.register("bert-tiny")
+def bert_tiny(shape: tuple[int, ...], classes: int, *, weights: str | None = None) -> nn.Module:
+    """BERT-tiny (Turc et al. 2019: two layers, 128 wide; 30,522 pieces), from scratch or from `weights`."""
+    transformers = _transformers("bert-tiny", shape)
+    config = transformers.BertConfig(**TINY, max_position_embeddings=max(512, shape[0]))
+    encoder = transformers.BertModel(config)
+    if weights is not None:
+        load_weights(encoder, weights, head=("cls.", "classifier."))
+    return TextClassifier(encoder, classes)
+
+
+@MODELS.register("encoder")
+def encoder(shape: tuple[int, ...], classes: int, *, weights: str) -> nn.Module:
+    """Any encoder that transformers knows: `weights` is a folder with its config.json, or a name on the hub."""
+    transformers = _transformers("encoder", shape)
+    folder = located(weights)
+    try:
+        return TextClassifier(transformers.AutoModel.from_pretrained(str(folder)), classes)
+    except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:
+        reason = str(error).splitlines()[0]
+        raise TrustmixError(f"{folder} (model.weights) is not an encoder of transformers: {reason}") from error
+
+
+def _transformers(name: str, shape: tuple[int, ...]) -> Any:
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError as error:
+        raise TrustmixError(f'The model "{name}" needs transformers: pip install "trustmix[text]".') from error
+    if len(shape) != 1:
+        raise TrustmixError(f'The model "{name}" takes token ids (length,), not {shape}.')
+    return transformers

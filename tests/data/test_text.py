@@ -1,0 +1,161 @@
+"""Texts from csv, JSON lines and parquet, tokenised once; and what is said when a table is not as it should be."""
+
+import csv
+import gzip
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+
+from trustmix import TrustmixError
+from trustmix.data import load
+from trustmix.data import text as text_module
+from trustmix.data.hub import fetch
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "goal", "match", "song", "band", "who", "sang", "won"]
+ROWS = [("the match", "sport"), ("who won a goal", "sport"), ("a song", "music"), ("who sang the song the band", "music")]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> str:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": len(WORDS)}))
+    return str(folder)
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = path.name
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    if ".parquet" in name:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif ".jsonl" in name:
+        path.write_bytes(lzma.compress(lines) if name.endswith(".xz") else lines)
+    else:
+        with gzip.open(path, "wt", newline="") if name.endswith(".gz") else open(path, "w", newline="") as file:
+            table = csv.DictWriter(file, list(rows[0]))
+            table.writeheader()
+            table.writerows(rows)
+    return path
+
+
+def rows(repeat: int = 5) -> list[dict[str, Any]]:
+    return [{"q": f"{text}" + " a" * i, "topic": topic} for i in range(repeat) for text, topic in ROWS]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.jsonl", "t.jsonl.xz", "t.parquet"])
+def test_a_table_is_read_in_every_format(tmp_path: Path, tokenizer: str, name: str) -> None:
+    data = load("text", path=write(tmp_path / name, rows()), text="q", label="topic", tokenizer=tokenizer, length=8)
+    assert data.class_names == ("music", "sport")
+    assert len(data.train) == 16
+    assert torch.bincount(data.test.labels).tolist() == [2, 2]
+    assert data.train.inputs.dtype == torch.int16
+    words = [WORDS[i] for i in data.train.inputs[0].tolist() if i >= 0]
+    assert words[0] == "[CLS]"
+    assert words[-1] == "[SEP]"
+    assert data.train.inputs.shape[1] == 8  # cut to the length, padded with -1
+    assert int(data.train.inputs.min()) == -1
+
+
+def test_columns_are_joined_and_classes_chosen(tmp_path: Path, tokenizer: str) -> None:
+    table = [{"a": "who", "b": "won", "c": label} for label in ("x", "y", "z", "w") for _ in range(5)]
+    path = write(tmp_path / "t.jsonl", table)
+    data = load("text", path=path, text=["a", "b"], label="c", classes=["z", "x+y"], tokenizer=tokenizer)
+    assert data.class_names == ("z", "x+y")
+    assert torch.bincount(data.train.labels).tolist() == [4, 8]
+    assert [WORDS[i] for i in data.train.inputs[0].tolist()] == ["[CLS]", "who", "won", "[SEP]"]
+
+
+def test_a_folder_brings_its_own_test_set_and_names(tmp_path: Path, tokenizer: str) -> None:
+    write(tmp_path / "d" / "train.jsonl", [{"text": "goal", "label": i % 2} for i in range(6)])
+    write(tmp_path / "d" / "test.jsonl", [{"text": "song", "label": i % 2} for i in range(4)])
+    (tmp_path / "d" / "classes.json").write_text('["sport", "music"]')
+    data = load("text", path=tmp_path / "d", tokenizer=tokenizer)
+    assert (len(data.train), len(data.test), data.class_names) == (6, 4, ("sport", "music"))
+
+
+@pytest.mark.parametrize(("name", "classes", "columns"), [("yahoo", 10, 3), ("agnews", 4, 2)])
+def test_zhangs_csv_and_parquet_give_the_same(
+    tmp_path: Path, tokenizer: str, name: str, classes: int, columns: int
+) -> None:
+    texts = [["who", "won\\nthe match", "a band"][:columns] for _ in range(2 * classes)]
+    keys = ["question_title", "question_content", "best_answer"] if name == "yahoo" else ["title", "description"]
+    for part in ("train", "test"):
+        (tmp_path / "csv").mkdir(exist_ok=True)
+        with open(tmp_path / "csv" / f"{part}.csv", "w", newline="") as file:
+            csv.writer(file, quoting=csv.QUOTE_ALL).writerows([i % classes + 1, *t] for i, t in enumerate(texts))
+        label = "topic" if name == "yahoo" else "label"
+        table = [{label: i % classes, **dict(zip(keys, t, strict=True))} for i, t in enumerate(texts)]
+        write(tmp_path / "pq" / f"{part}-00000-of-00001.parquet", table)
+    one, two = (load(name, path=tmp_path / form, tokenizer=tokenizer) for form in ("csv", "pq"))
+    assert torch.equal(one.train.inputs, two.train.inputs)
+    assert torch.equal(one.train.labels, two.train.labels)
+    assert one.classes == classes
+    assert [WORDS[i] for i in one.train.inputs[0].tolist()][1:5] == ["who", "won", "the", "match"]
+
+
+def test_tokenising_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    real = text_module._tokenise
+    monkeypatch.setattr(text_module, "_tokenise", lambda *a: calls.append(1) or real(*a))  # type: ignore[func-returns-value]
+    first = text_module.tokenised(["the song", "a goal"], tokenizer, 8)
+    assert torch.equal(text_module.tokenised(["the song", "a goal"], tokenizer, 8), first)
+    assert len(calls) == 1
+    text_module.tokenised(["the song", "a goal"], tokenizer, 3)
+    (Path(tokenizer) / "vocab.txt").write_text("\n".join([*WORDS[:5], *reversed(WORDS[5:])]) + "\n")
+    assert not torch.equal(text_module.tokenised(["the song", "a goal"], tokenizer, 8), first)
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "sentence"),
+    [
+        (b"q,topic\nhello,a\n", "t.csv", 'has no column "text" .data.text.; it has q, topic'),
+        (b"text,topic\nhello,a\n", "t.csv", 'has no column "label" .data.label.; it has text, topic'),
+        (b"text,label\nhello\n", "t.csv", "row 1: 1 fields, but the columns are text, label"),
+        (b"text,label\nhello,a\nh\xe9,b\n", "t.csv", "line 3: this is not UTF-8 text"),
+        (b'{"text": "x", "label": 1}\n{"text": \n', "t.jsonl", "line 2 is not a JSON object"),
+        (b"", "t.jsonl", "holds no rows"),
+        (b"\xfd7zXZ\x00\x00garbage", "t.jsonl.xz", "could not be read"),
+        (b"PAR1garbage", "t.parquet", "is not a whole parquet file"),
+        (b"whatever", "t.xlsx", "is no table: its name must end in .csv"),
+    ],
+)
+def test_a_bad_table_is_one_sentence(tmp_path: Path, tokenizer: str, content: bytes, name: str, sentence: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TrustmixError, match=sentence):
+        load("text", path=tmp_path / name, tokenizer=tokenizer)
+
+
+def test_a_class_that_is_not_there_is_named(tmp_path: Path, tokenizer: str) -> None:
+    path = write(tmp_path / "t.csv", rows())
+    with pytest.raises(TrustmixError, match='data.classes names "sports", but the labels are music, sport'):
+        load("text", path=path, text="q", label="topic", classes=["sports"], tokenizer=tokenizer)
+
+
+def test_a_tokenizer_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    path = write(tmp_path / "t.csv", rows())
+    with pytest.raises(TrustmixError, match="data.tokenizer. is neither a folder that was found nor"):
+        load("text", path=path, text="q", label="topic", tokenizer=str(tmp_path / "none"))
+
+
+def test_what_the_hub_gives_is_kept_as_parquet_and_read_like_any_other(
+    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hf"))
+    for part in ("train", "test"):
+        write(tmp_path / "hub" / f"{part}.jsonl", [{"text": "song", "label": i % 4} for i in range(8)])
+    assert fetch("agnews", str(tmp_path / "hub")) is None
+    assert sorted(file.name for file in (tmp_path / "cache/trustmix/agnews").iterdir()) == ["test.parquet", "train.parquet"]
+    data = load("agnews", tokenizer=tokenizer)
+    assert data.train.labels.tolist() == [0, 1, 2, 3] * 2
+    assert "FileNotFoundError" in (fetch("agnews2", str(tmp_path / "no such thing")) or "")

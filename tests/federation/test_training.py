@@ -1,0 +1,109 @@
+"""Batches by length, prediction in the order given, augmentation."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trustmix.data import Augment, augmented
+from trustmix.engines.stacked import likeness
+from trustmix.federation import Hardware, Job, Training, train
+from trustmix.federation.training import batches, predict
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=400), st.integers(2, 33), st.integers(0, 2**32))
+def test_every_text_is_in_exactly_one_batch_of_an_epoch(sizes: list[int], size: int, seed: int) -> None:
+    parts = list(batches(len(sizes), size, torch.Generator().manual_seed(seed), torch.tensor(sizes)))
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(sizes)))
+    assert all(len(part) <= size + 1 for part in parts)
+    assert len(sizes) == 1 or all(len(part) > 1 for part in parts)
+
+
+def test_sorting_by_length_saves_most_of_the_padding_and_keeps_epochs_different() -> None:
+    sizes = (5 + 123 * torch.rand(2000, generator=torch.Generator().manual_seed(0)) ** 3).long()
+
+    def padded(parts: list[torch.Tensor]) -> int:
+        return sum(len(part) * int(sizes[part].max()) for part in parts)
+
+    generator = torch.Generator().manual_seed(0)
+    sorted_, plain = (list(batches(2000, 32, generator, given)) for given in (sizes, None))
+    assert padded(sorted_) < 1.15 * int(sizes.sum())
+    assert padded(plain) > 2.5 * int(sizes.sum())
+    again = list(batches(2000, 32, generator, sizes))
+    assert not all(torch.equal(a, b) for a, b in zip(sorted_, again, strict=True))
+
+
+class Sum(torch.nn.Module):
+    """A model whose logits say which text it saw."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        real = tokens.clamp_min(0).double().sum(1, keepdim=True)
+        return torch.cat([real, -real], 1)
+
+
+def test_texts_are_predicted_by_length_and_answered_in_their_order() -> None:
+    tokens = torch.randint(1, 100, (500, 20), dtype=torch.int16)
+    tokens[torch.arange(20) >= torch.randint(1, 20, (500, 1))] = -1
+    logits = predict(Sum(), tokens, Hardware())
+    assert torch.equal(logits[:, 0], tokens.clamp_min(0).sum(1).float())
+
+
+@pytest.mark.parametrize("kind", ["crop", "crop-flip"])
+def test_an_augmented_image_is_a_shifted_and_perhaps_mirrored_one(kind: Augment) -> None:
+    images = torch.randint(1, 256, (64, 3, 8, 10), dtype=torch.uint8)
+    generator = torch.Generator().manual_seed(0)
+    changed = augmented(images, kind, generator)
+    padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
+    mirrored = padded.flip(3)
+    kinds = set()
+    for index in range(64):
+        found = [
+            (flip, y, x)
+            for flip, source in enumerate((padded, mirrored))
+            for y in range(9)
+            for x in range(9)
+            if torch.equal(changed[index], source[index, :, y : y + 8, x : x + 10])
+        ]
+        assert found
+        kinds.add(found[0])
+    assert len(kinds) > 30  # not all alike
+    assert any(flip for flip, _, _ in kinds) == (kind == "crop-flip")
+    assert torch.equal(augmented(images, "none", generator), images)
+
+
+def job(augment: Augment, seed: int = 3) -> Job:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    images = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    training = Training(batch=5, augment=augment)
+    return Job.of(
+        model,
+        training.make_optimizer(model.parameters()),
+        images,
+        torch.arange(20) % 2,
+        epochs=2,
+        generator=torch.Generator().manual_seed(seed),
+        architecture="x",
+        training=training,
+        hardware=Hardware(),
+        augment=augment,
+    )
+
+
+def test_augmented_training_repeats_itself_and_differs_from_plain_training() -> None:
+    jobs = [job("crop-flip"), job("crop-flip"), job("none")]
+    for one in jobs:
+        train(one)
+    weights = [one.model.state_dict()["1.weight"] for one in jobs]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_augmented_jobs_are_never_stacked() -> None:
+    one, two = job("crop"), job("crop")
+    assert likeness(one) != likeness(two)
+    plain = [replace(job("none")), replace(job("none"))]
+    assert likeness(plain[0]) == likeness(plain[1])
