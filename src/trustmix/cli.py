@@ -142,7 +142,10 @@ def sweep_command(
     console = Console(quiet=quiet)
     with sweep_display(console) as watch:
         found = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, watch)
-    console.print(terminal(found.table) if console.is_terminal else markdown(found.table), markup=False, soft_wrap=True)
+    if console.is_terminal:
+        console.print(terminal(found.table))
+    else:
+        console.print(markdown(found.table), markup=False, soft_wrap=True)
     console.print(f"Tables: {folder}/table.md, table.tex, table.csv, runs.csv", soft_wrap=True, highlight=False)
     if found.failed:
         reasons = [f"{name}: {reason}" for name, reason in found.failed.items()]

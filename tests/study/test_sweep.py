@@ -148,11 +148,16 @@ def test_another_sweep_in_the_same_directory_is_refused(
 
 
 def test_killed_with_its_runs_a_sweep_resumes_to_the_same_table(finished: tuple[Path, Answer], tmp_path: Path) -> None:
-    """kill -9 of the sweep alone: what it started dies with it, and the same command goes on."""
+    """kill -9 of the sweep alone, with two runs under way: they die with it, and the same command goes on."""
     folder = tmp_path / "killed"
+    shutil.copytree(finished[0], folder)
+    shutil.rmtree(folder / "rule=suwa")
+    for file in folder.glob("table.*"):
+        file.unlink()
     process = start(folder, *RULES, "--seeds", "2", "--jobs", "2")
-    assert process.stdout is not None
-    process.stdout.readline()  # a run has ended, others are under way
+    while not list(folder.glob("rule=suwa/*/recipe.toml")):
+        assert process.poll() is None
+        time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     deadline = time.monotonic() + 5
@@ -160,7 +165,7 @@ def test_killed_with_its_runs_a_sweep_resumes_to_the_same_table(finished: tuple[
         time.sleep(0.02)
     assert processes_in(folder) == []
     assert not (folder / "table.md").exists()
-    assert 1 <= len(list(folder.glob("*/*/summary.json"))) < 4
+    assert 2 <= len(list(folder.glob("*/*/summary.json"))) < 4
     answer = call(folder, *RULES, "--seeds", "2", "--jobs", "1")
     assert answer.exit_code == 0, answer.output
     for name in ("table.md", "table.tex", "table.csv"):
@@ -272,6 +277,9 @@ def test_other_peoples_files_and_other_processes_are_left_alone(tmp_path: Path) 
     with pytest.raises(TrustmixError, match="holds other files"):
         tm.sweep("demo", {"rule": ["avg"]}, 1, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+    storage.write_json(tmp_path / "theirs" / "sweep.json", {"method": "grid"})
+    with pytest.raises(TrustmixError, match=r"sweep\.json is no record of a sweep"):
+        tm.sweep("demo", {"rule": ["avg"]}, 1, tmp_path / "theirs")
     with storage.locked(tmp_path / "busy"), pytest.raises(TrustmixError, match="Another process is running"):
         tm.sweep("demo", {"rule": ["avg"]}, 1, tmp_path / "busy")
 

@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -124,10 +125,8 @@ def sweep(
         jobs = jobs_that_fit(run.recipe for run in runs)
     with storage.locked(folder):
         _record(folder, over, runs)
-        failed = {}
-        for ended in _play(folder, runs, min(jobs or 1, len(runs)), watch or (lambda _: None)):
-            if ended.reason is not None:
-                failed[str(ended.run)] = ended.reason
+        with closing(_play(folder, runs, min(jobs or 1, len(runs)), watch or (lambda _: None))) as played:
+            failed = {str(ended.run): ended.reason for ended in played if ended.reason is not None}
         found = Sweep(folder, over, [_result(folder, run) for run in runs if _finished(folder, run)], failed)
         _write_tables(found)
     return found
@@ -242,8 +241,10 @@ def _record(folder: Path, over: Mapping[str, Sequence[Any]], runs: Sequence[Plan
     if not file.exists():
         check_free(folder)
     else:
-        now = {run.name: run.recipe for run in runs}
-        for name, begun in storage.read_json(file)["runs"].items():
+        now, record = {run.name: run.recipe for run in runs}, storage.read_json(file)
+        if "runs" not in record:
+            raise TrustmixError(f"{file} is no record of a sweep; choose another --out.")
+        for name, begun in record["runs"].items():
             if name not in now:
                 raise TrustmixError(
                     f"{folder} holds a sweep with {name}, which this one leaves out; keep it in, or use another --out."
@@ -273,7 +274,7 @@ def _write_tables(found: Sweep) -> None:
         storage.write_bytes(found.folder / name, text.encode())
 
 
-def _play(folder: Path, runs: Sequence[Planned], jobs: int, watch: SweepWatcher) -> Iterator[Ended]:
+def _play(folder: Path, runs: Sequence[Planned], jobs: int, watch: SweepWatcher) -> Generator[Ended, None, None]:
     """Play the runs that are not finished, some side by side, and tell how each ended."""
     waiting = [run for run in runs if not _finished(folder, run)]
     done, running = len(runs) - len(waiting), list[_Process]()
