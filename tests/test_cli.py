@@ -70,7 +70,7 @@ def test_failures_are_counted_at_the_end(tmp_path: Path) -> None:
     assert "fault on purpose" in (tmp_path / "run" / "report.html").read_text()
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "recipes", "report"])
+@pytest.mark.parametrize("command", ["demo", "run", "sweep", "recipes", "report"])
 def test_every_command_has_help_with_an_example(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0

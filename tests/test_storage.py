@@ -1,13 +1,14 @@
 """Files: whole or not at all, and never executed."""
 
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
-from trustmix import Checkpoint, StorageError
+from trustmix import Checkpoint, StorageError, TrustmixError
 from trustmix.registry import Registry
-from trustmix.storage import read_bytes, read_json, read_tensors, write_bytes, write_json, write_tensors
+from trustmix.storage import locked, read_bytes, read_json, read_tensors, write_bytes, write_json, write_tensors
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
@@ -52,3 +53,21 @@ def test_a_name_is_registered_once() -> None:
     registry.register("one")(1)
     with pytest.raises(ValueError, match='The number "one" is registered already'):
         registry.register("one")(2)
+
+
+def test_a_folder_is_held_by_one_and_others_are_refused_or_wait(tmp_path: Path) -> None:
+    folder, order = tmp_path / "new", list[str]()
+
+    def later() -> None:
+        with locked(folder, wait=True):
+            order.append("second")
+
+    with locked(folder):
+        with pytest.raises(TrustmixError, match="Another process is running in"), locked(folder):
+            order.append("never")
+        second = threading.Thread(target=later)
+        second.start()
+        second.join(0.1)
+        order.append("first")
+    second.join()
+    assert order == ["first", "second"]

@@ -15,6 +15,7 @@ from trustmix.engines import LocalEngine
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import Checkpoint, Client, Federation, History, Participation, Public, Round, Training
 from trustmix.study import Recipe, run
+from trustmix.study.sweep import sweep
 from trustmix.trust import Accumulator, ClassGaussians, Teacher, mix
 
 __version__ = version("trustmix")
@@ -39,4 +40,5 @@ __all__ = [
     "TrustmixError",
     "mix",
     "run",
+    "sweep",
 ]

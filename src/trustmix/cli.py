@@ -1,4 +1,7 @@
-"""The command line: parses, calls, prints. Exit code 0 on success, 2 on bad input with one sentence, 130 on Ctrl-C."""
+"""The command line: parses, calls, prints.
+
+Exit code 0 on success, 1 when runs of a sweep failed, 2 on bad input with one sentence, 130 on Ctrl-C.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -16,8 +19,10 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import History, Watcher
 from trustmix.study import Recipe, built_in, run
 from trustmix.study.demo import METHODS, demo, verdict
-from trustmix.study.display import Display
+from trustmix.study.display import Display, sweep_display
 from trustmix.study.report import report
+from trustmix.study.sweep import parse_over, parse_seeds, sweep
+from trustmix.study.tables import markdown, terminal
 
 app = typer.Typer(
     help="Federated distillation that knows who to trust.",
@@ -28,6 +33,12 @@ app = typer.Typer(
 )
 
 P = ParamSpec("P")
+
+HINTS = {
+    "run_command": " The same command with --resume goes on from the last finished round.",
+    "sweep_command": " The same command goes on where it stopped.",
+}
+"""What to say after Ctrl-C."""
 
 
 def _in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
@@ -42,14 +53,16 @@ def _in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
             console.print(f"Error: {error}")
             raise typer.Exit(2) from error
         except KeyboardInterrupt as stop:
-            hint = " The same command with --resume goes on from the last finished round."
-            console.print(f"Stopped.{hint if command.__name__ == 'run_command' else ''}")
+            console.print(f"Stopped.{HINTS.get(command.__name__, '')}")
             raise typer.Exit(130) from stop
 
     return wrapped
 
 
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.", show_default=False)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -81,9 +94,7 @@ def demo_command(
 @_in_a_sentence
 def run_command(
     recipe: Annotated[str, typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.")
-    ] = None,
+    overrides: Overrides = None,
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the directory.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the run in the directory anew.")] = False,
@@ -105,6 +116,41 @@ def run_command(
     if left_out:
         console.print(f"{left_out} answers were left out; rounds.jsonl and the report say why.")
     console.print(f"Run: {folder}\nReport: {page}", soft_wrap=True, highlight=False)
+
+
+@app.command("sweep")
+@_in_a_sentence
+def sweep_command(
+    recipe: Annotated[str, typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.")],
+    over: Annotated[
+        list[str], typer.Option("--over", help="Values to try: key=value,value; the last one given makes the columns.")
+    ],
+    seeds: Annotated[str, typer.Option(help="How many seeds, counted from 0, or a list such as 3,4,5.")] = "1",
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The sweep's directory.", show_default=False)] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs side by side; if not set, what cores and memory allow.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a recipe with all combinations of some values, and make a table; the same command again goes on.
+
+    Example: trustmix sweep digits --over rule=avg,uwa,suwa --over split.classes_per_client=2,3,5 --seeds 3
+    """
+    swept, changes = parse_over(over), overrides or []
+    folder = out or Path("sweeps") / ",".join([Path(recipe).stem, *swept, *changes]).replace("/", "_")
+    console = Console(quiet=quiet)
+    with sweep_display(console) as watch:
+        found = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, watch)
+    if console.is_terminal:
+        console.print(terminal(found.table))
+    else:
+        console.print(markdown(found.table), markup=False, soft_wrap=True)
+    console.print(f"Tables: {folder}/table.md, table.tex, table.csv, runs.csv", soft_wrap=True, highlight=False)
+    if found.failed:
+        reasons = [f"{name}: {reason}" for name, reason in found.failed.items()]
+        typer.echo("\n".join([f"Failed: {len(reasons)}. The same command tries again.", *reasons]), err=True)
+        raise typer.Exit(1)
 
 
 @app.command("recipes")

@@ -4,9 +4,11 @@ Every write is atomic (a temporary file, flushed to disk, then renamed over the 
 old file or the new one, whole, whatever happened in between.
 """
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from trustmix.errors import StorageError
+from trustmix.errors import StorageError, TrustmixError
 
 METADATA = "trustmix"
 
@@ -99,3 +101,30 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The tensors and metadata of a safetensors file."""
     return unpack(read_bytes(path), str(path))
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the folder, made if need be; while another process holds it, wait or be refused.
+
+    The lock ends with the process, however it ends.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise StorageError(f"Could not make the directory {folder}: {error.strerror}.") from error
+    try:
+        _take(handle, folder, wait)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _take(handle: int, folder: Path, wait: bool) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError as error:
+        raise TrustmixError(f"Another process is running in {folder}; wait for it, or use another one.") from error
+    except OSError as error:
+        raise StorageError(f"Could not lock the directory {folder}: {error.strerror}.") from error

@@ -9,7 +9,8 @@ import itertools
 import logging
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,16 +66,23 @@ def choose(
     if not can_stack(clients, plans[0].hardware):
         plans = [plan for plan in plans if plan.mode != "stacked"] or plans
     key = _key(clients, plans)
-    known = _recall().get(key)
-    if known is not None:
-        return plans[known["plan"]], f"{plans[known['plan']]} (found before: {known['timings']})"
+    with _one_at_a_time():
+        known = _recall().get(key)
+        if known is not None:
+            return plans[known["plan"]], f"{plans[known['plan']]} (found before: {known['timings']})"
+        best, timings = _fastest(clients, plans)
+        _remember(key, {"plan": best, "timings": timings})
+    return plans[best], f"{plans[best]} (timed: {timings})"
+
+
+def _fastest(clients: Sequence[Client], plans: Sequence[Plan]) -> tuple[int, str]:
+    """The index of the fastest plan, and all timings in words."""
     turns = [[client_steps_a_second(clients, plan) for plan in plans] for _ in range(TURNS)]
     rates = [max(trials) for trials in zip(*turns, strict=True)]
     best = next(index for index, rate in enumerate(rates) if rate * MARGIN >= max(rates))
     unit = rates[-1] or 1.0
     timings = ", ".join(f"{plan} {rate / unit:.1f}x" for plan, rate in zip(plans, rates, strict=True))
-    _remember(key, {"plan": best, "timings": timings})
-    return plans[best], f"{plans[best]} (timed: {timings})"
+    return best, timings
 
 
 def best_device() -> str:
@@ -181,6 +189,15 @@ def _key(clients: Sequence[Client], plans: Sequence[Plan]) -> str:
 
 def _cache_file() -> Path:
     return places.cache() / "engine.json"
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Runs that start together take turns, so that none disturbs a trial and all find the first one's choice."""
+    with ExitStack() as held:
+        with suppress(StorageError):  # without a cache folder there is nothing to share
+            held.enter_context(storage.locked(_cache_file().parent, wait=True))
+        yield
 
 
 def _recall() -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Worker:
 
 def _work(serve: Serve, connection: Connection, inherited: Sequence[Connection]) -> None:
     """The life of a worker: requests in, answers out one by one, then None."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     for end in inherited:
         end.close()
@@ -62,6 +62,11 @@ def _work(serve: Serve, connection: Connection, inherited: Sequence[Connection])
             connection.send(None)
         except StorageError as error:
             connection.send(error)
+
+
+def die_with_parent() -> None:
+    """Have the kernel (Linux) kill this process when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Pool:

@@ -1,11 +1,14 @@
-"""What a run shows while it goes on: a live bar in a terminal, one plain line a round elsewhere."""
+"""What a run or a sweep shows while it goes on: a live bar in a terminal, plain lines elsewhere."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from trustmix.federation import Moment
+from trustmix.study.sweep import Ended, Standing, SweepWatcher
 
 
 class Display:
@@ -60,3 +63,36 @@ class Display:
             stage = "closing" if moment.stage == "closing" else f"round {moment.round}/{moment.rounds}"
             text = f"{self.title}{stage}: asking {moment.asked} clients{', ' + accuracy if accuracy else ''}"
             self.console.print(text, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def sweep_display(console: Console) -> Iterator[SweepWatcher]:
+    """Shows a sweep: a line for every run that ends and, in a terminal, a bar with the runs under way."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("starting", total=None)
+
+    def watch(standing: Standing) -> None:
+        if standing.ended:
+            line = f"{standing.done}/{standing.total} {ending(standing.ended)}"
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+        text = f"{standing.done}/{standing.total} runs, {len(standing.running)} under way"
+        bar.update(task, description=text, completed=standing.done, total=standing.total)
+
+    with bar:
+        yield watch
+
+
+def ending(ended: Ended) -> str:
+    """How a run of a sweep ended, in a line."""
+    if ended.reason is not None:
+        return f"{ended.run}: failed: {ended.reason}"
+    accuracy = "-" if ended.accuracy is None else f"{100 * ended.accuracy:.1f} %"
+    return f"{ended.run}: {accuracy}, {ended.seconds:.0f} s"

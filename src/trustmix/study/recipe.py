@@ -298,15 +298,12 @@ def _read(recipe: str | Path) -> tuple[dict[str, Any], str]:
 
 
 def _override(fields: dict[str, Any], override: str) -> None:
-    """Put 'split.classes_per_client=3' into the fields; a value that is no TOML counts as a string."""
+    """Put 'split.classes_per_client=3' into the fields."""
     path, equals, text = override.partition("=")
     *sections, key = path.strip().split(".")
     if not equals or not key:
         raise TrustmixError(f'--set takes key=value, such as rule=avg or split.classes_per_client=3, not "{override}".')
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
+    value = parse_value(text)
     for section in sections:
         inner = fields.get(section)
         fields[section] = dict(inner) if isinstance(inner, Mapping) else {}
@@ -314,6 +311,18 @@ def _override(fields: dict[str, Any], override: str) -> None:
     if sections and key == "name" and fields.get(key) != value:
         fields.clear()  # the other settings of the section were those of the old name
     fields[key] = value
+
+
+def parse_value(text: str) -> Any:
+    """The value a text stands for on the command line: TOML, and what is no TOML counts as a string.
+
+    >>> parse_value("{ tau = 0.4 }"), parse_value("suwa")
+    ({'tau': 0.4}, 'suwa')
+    """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
 
 
 def _sentence(error: ValidationError) -> str:
@@ -361,12 +370,12 @@ def _elsewhere(key: str) -> str:
 def _toml(fields: Mapping[str, Any]) -> str:
     """Fields as TOML: plain values first, then one table a section, or an array of tables for a list of them."""
     plain = {key: value for key, value in fields.items() if not _is_table(value)}
-    lines = [f"{key} = {_value(value)}" for key, value in plain.items()]
+    lines = [f"{key} = {toml_value(value)}" for key, value in plain.items()]
     for key, value in fields.items():
         if _is_table(value):
             for table in value if isinstance(value, (list, tuple)) else [value]:
                 heading = f"[[{key}]]" if isinstance(value, (list, tuple)) else f"[{key}]"
-                lines += ["", heading, *(f"{name} = {_value(entry)}" for name, entry in table.items())]
+                lines += ["", heading, *(f"{name} = {toml_value(entry)}" for name, entry in table.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -376,8 +385,8 @@ def _is_table(value: Any) -> bool:
     )
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """A TOML value; JSON's strings, numbers, booleans and flat lists are TOML's too."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_value(entry)}" for key, entry in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {toml_value(entry)}" for key, entry in value.items()) + " }"
     return "inf" if value == float("inf") else json.dumps(value)

@@ -4,7 +4,6 @@ The directory holds recipe.toml (resolved), rounds.jsonl (a line a round), summa
 """
 
 import atexit
-import fcntl
 import logging
 import os
 import shutil
@@ -259,10 +258,7 @@ class RunDirectory:
         if resume and overwrite:
             raise TrustmixError("--resume goes on with a run and --overwrite starts it anew; give one of them.")
         if not file.exists():
-            if self.path.is_file():
-                raise TrustmixError(f"{self.path} is a file; --out must be a new or an empty directory.")
-            if self.path.exists() and any(found.suffix != ".tmp" for found in self.path.iterdir()):
-                raise TrustmixError(f"{self.path} holds other files; choose an empty or a new directory.")
+            check_free(self.path)
         elif not (resume or overwrite):
             raise TrustmixError(
                 f"{self.path} holds a run already; add --resume to go on with it or --overwrite to start anew."
@@ -277,7 +273,7 @@ class RunDirectory:
 
         Inside, the run is locked: a second process that tries the same directory is refused.
         """
-        with _lock(self.path):
+        with storage.locked(self.path):
             self.check(recipe, resume=not overwrite, overwrite=overwrite)  # once more, now that nobody else can write
             if overwrite:
                 # the recipe last: until it is gone, the directory is still known as a run's
@@ -324,26 +320,12 @@ class RunDirectory:
         storage.write_json(self.path / "summary.json", history.summary())
 
 
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Hold the folder; the lock ends with the process, however it ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise StorageError(f"Could not make the directory {folder}: {error.strerror}.") from error
-    try:
-        _take(handle, folder)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _take(handle: int, folder: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise TrustmixError(f"Another process is running in {folder}; wait for it, or use another one.") from error
+def check_free(folder: Path) -> None:
+    """Refuse a folder that is a file or holds somebody's files."""
+    if folder.is_file():
+        raise TrustmixError(f"{folder} is a file; --out must be a new or an empty directory.")
+    if folder.exists() and any(found.suffix != ".tmp" for found in folder.iterdir()):
+        raise TrustmixError(f"{folder} holds other files; choose an empty or a new directory.")
 
 
 def _same_recipe(file: Path, recipe: Recipe) -> Recipe:
@@ -351,11 +333,16 @@ def _same_recipe(file: Path, recipe: Recipe) -> Recipe:
     begun = Recipe.load(file)
     engine = begun.engine
     settled = recipe.settled(engine.mode, engine.precision, engine.device, engine.workers, engine.store == "memory")
-    if begun != settled:
-        before, after = set(begun.toml().splitlines()), set(settled.toml().splitlines())
+    check_same(file.parent, begun, settled)
+    return begun
+
+
+def check_same(folder: Path, begun: Recipe, recipe: Recipe) -> None:
+    """Refuse to go on in the folder with another recipe than it was begun with."""
+    if begun != recipe:
+        before, after = set(begun.toml().splitlines()), set(recipe.toml().splitlines())
         changed = ", ".join(sorted(before - after)) or "a setting less"
         now = ", ".join(sorted(after - before)) or "a setting less"
         raise TrustmixError(
-            f"{file.parent} was begun with {changed}, and this recipe has {now}; resume with the same recipe."
+            f"{folder} was begun with {changed}, and this recipe has {now}; resume with the same recipe."
         )
-    return begun
