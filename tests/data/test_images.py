@@ -188,7 +188,7 @@ def test_images_of_different_sizes_are_refused_or_scaled(tmp_path: Path) -> None
     folder = image_folder(tmp_path / "x") / "train"
     odd = folder / "kind0" / "odd.png"
     Image.fromarray(np.zeros((10, 20), np.uint8)).save(odd)
-    with pytest.raises(TrustmixError, match="odd.png is 20 x 10 pixels, the first image 32 x 32; set data.size"):
+    with pytest.raises(TrustmixError, match=r"odd.png is 20 x 10 pixels, the first image 32 x 32; set data.size"):
         load("images", path=folder)
     assert load("images", path=folder, size=16).shape == (3, 16, 16)
 
@@ -202,9 +202,9 @@ def test_grey_images_have_one_channel(tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_of_a_data_set_is_named() -> None:
-    with pytest.raises(TrustmixError, match='"images" has no setting "clases". Did you mean "classes"'):
+    with pytest.raises(TrustmixError, match=r'"images" has no setting "clases". Did you mean "classes"'):
         load("images", path="x", clases=["a"])
-    with pytest.raises(TrustmixError, match='"digits" has no setting "size". It has none but path'):
+    with pytest.raises(TrustmixError, match=r'"digits" has no setting "size". It has none but path'):
         load("digits", size=3)
 
 
@@ -215,5 +215,5 @@ def test_data_that_are_nowhere_are_told_with_the_places_searched(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(TrustmixError, match=rf"not found in {tmp_path}/cifar10, .*trustmix/cifar10.*nor fetched.*kriz"):
         load("cifar10")
-    with pytest.raises(TrustmixError, match="data.path is /nowhere/cifar, and there is nothing there"):
+    with pytest.raises(TrustmixError, match=r"data.path is /nowhere/cifar, and there is nothing there"):
         load("cifar10", path="/nowhere/cifar")

@@ -17,8 +17,9 @@ from trustmix.data import load
 from trustmix.data import text as text_module
 from trustmix.data.hub import fetch
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "goal", "match", "song", "band", "who", "sang", "won"]
-ROWS = [("the match", "sport"), ("who won a goal", "sport"), ("a song", "music"), ("who sang the song the band", "music")]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [*SPECIAL, "the", "a", "goal", "match", "song", "band", "who", "sang", "won"]
+ROWS = [("the match", "sport"), ("who won a goal", "sport"), ("a song", "music"), ("who sang the song", "music")]
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_tokenising_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: py
     assert torch.equal(text_module.tokenised(["the song", "a goal"], tokenizer, 8), first)
     assert len(calls) == 1
     text_module.tokenised(["the song", "a goal"], tokenizer, 3)
-    (Path(tokenizer) / "vocab.txt").write_text("\n".join([*WORDS[:5], *reversed(WORDS[5:])]) + "\n")
+    (Path(tokenizer) / "vocab.txt").write_text("\n".join([*SPECIAL, *reversed(WORDS[5:])]) + "\n")
     assert not torch.equal(text_module.tokenised(["the song", "a goal"], tokenizer, 8), first)
     assert len(calls) == 3
 
@@ -136,14 +137,14 @@ def test_a_bad_table_is_one_sentence(tmp_path: Path, tokenizer: str, content: by
 
 def test_a_class_that_is_not_there_is_named(tmp_path: Path, tokenizer: str) -> None:
     path = write(tmp_path / "t.csv", rows())
-    with pytest.raises(TrustmixError, match='data.classes names "sports", but the labels are music, sport'):
+    with pytest.raises(TrustmixError, match=r'data.classes names "sports", but the labels are music, sport'):
         load("text", path=path, text="q", label="topic", classes=["sports"], tokenizer=tokenizer)
 
 
 def test_a_tokenizer_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     path = write(tmp_path / "t.csv", rows())
-    with pytest.raises(TrustmixError, match="data.tokenizer. is neither a folder that was found nor"):
+    with pytest.raises(TrustmixError, match=r"data.tokenizer. is neither a folder that was found nor"):
         load("text", path=path, text="q", label="topic", tokenizer=str(tmp_path / "none"))
 
 
@@ -155,7 +156,8 @@ def test_what_the_hub_gives_is_kept_as_parquet_and_read_like_any_other(
     for part in ("train", "test"):
         write(tmp_path / "hub" / f"{part}.jsonl", [{"text": "song", "label": i % 4} for i in range(8)])
     assert fetch("agnews", str(tmp_path / "hub")) is None
-    assert sorted(file.name for file in (tmp_path / "cache/trustmix/agnews").iterdir()) == ["test.parquet", "train.parquet"]
+    kept = sorted(file.name for file in (tmp_path / "cache/trustmix/agnews").iterdir())
+    assert kept == ["test.parquet", "train.parquet"]
     data = load("agnews", tokenizer=tokenizer)
     assert data.train.labels.tolist() == [0, 1, 2, 3] * 2
     assert "FileNotFoundError" in (fetch("agnews2", str(tmp_path / "no such thing")) or "")

@@ -303,7 +303,9 @@ def test_auto_times_every_mode_keeps_the_fastest_and_remembers_it(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     plan, found = choose(clients(), device="cpu", precision="float32", workers=2)
-    assert found.startswith(f"{plan} (timed: sequential, float32 1.0x, sequential in 2 processes, float32 ")
+    assert found.startswith(f"{plan} (timed: sequential in 2 processes, float32 ")
+    assert "stacked in 2 processes, float32 " in found
+    assert found.endswith("sequential, float32 1.0x)")
     again, recalled = choose(clients(), device="cpu", precision="float32", workers=2)
     assert again == plan
     assert recalled == found.replace("timed", "found before")

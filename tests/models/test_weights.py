@@ -1,5 +1,6 @@
 """Weights from files, folders and other people: they fit, or one sentence says why not."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,7 @@ def test_resnet_takes_torchvisions_weights_in_half_precision_and_keeps_its_own_h
     half = {name: value.half() if value.ndim > 1 else value for name, value in given.items()}
     file = tmp_path / ("w.pth" if form == "pth" else "model.safetensors")
     torch.save(half, file) if form == "pth" else safetensors.torch.save_file(half, file)
-    model = resnet18(
-        (3, 32, 32), 10, stem="imagenet", weights=str(tmp_path if form == "folder" else file), enlarge=64
-    )
+    model = resnet18((3, 32, 32), 10, stem="imagenet", weights=str(tmp_path if form == "folder" else file), enlarge=64)
     own = model.state_dict()
     torch.testing.assert_close(own["layer3.0.conv1.weight"], given["layer3.0.conv1.weight"], rtol=1e-3, atol=1e-4)
     assert own["fc.weight"].shape == (10, 512)
@@ -74,8 +73,7 @@ def test_a_torch_file_is_loaded_without_executing_anything(tmp_path: Path, capsy
 
 
 def save_encoder(folder: Path, **config: Any) -> Any:
-    import transformers
-
+    transformers: Any = importlib.import_module("transformers")
     network = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**config))
     network.save_pretrained(folder)
     return network
@@ -86,7 +84,7 @@ def test_bert_tiny_and_encoder_take_the_weights_of_a_folder(tmp_path: Path) -> N
     given = save_encoder(tmp_path / "bert", model_type="bert", **tiny)
     one, two = (build((16,), 10, weights=str(tmp_path / "bert")) for build in (bert_tiny, encoder))
     for model in (one, two):
-        own = model.encoder.state_dict()  # type: ignore[union-attr, operator]
+        own = model.encoder.state_dict()  # type: ignore[union-attr]
         assert torch.equal(own["pooler.dense.weight"], given.state_dict()["pooler.dense.weight"])
 
 

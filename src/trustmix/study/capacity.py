@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from trustmix.data import Dataset, load
+from trustmix.data import Dataset
 from trustmix.engines.local import cores
 from trustmix.engines.tuning import best_device
 from trustmix.models import ModelFactory
 from trustmix.study.recipe import Recipe
-from trustmix.study.runs import TRAINING_COPIES
+from trustmix.study.runs import TRAINING_COPIES, data_of
 
 PROCESS = 600 * 2**20
 """Bytes of a small run: the interpreter, torch, and what a step needs."""
@@ -51,7 +51,7 @@ def memory_needed(recipe: Recipe) -> float:
     """
     if recipe.data.source or any(model.source for model in recipe.models):
         return PROCESS
-    data = load(recipe.data.name, path=recipe.data.path)
+    data = data_of(recipe)
     parts = [part.inputs for part in (data.train, data.test, data.public) if part is not None]
     models = TRAINING_COPIES * recipe.clients * _model_bytes(recipe, data)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -81,8 +81,7 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
     With it comes the recipe in which the engine is settled: how clients are run is chosen once, and written down.
     """
     given, recipe = recipe, _informed(recipe) if recipe.rule == REFERENCE else recipe
-    wanted_data = recipe.data
-    data = load(wanted_data.name, path=wanted_data.path, source=wanted_data.source, **(wanted_data.model_extra or {}))
+    data = data_of(recipe)
     _check_images(recipe, data)
     public, shares = _split(recipe, data)
     test = _test(recipe, data)
@@ -130,6 +129,12 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
         seed=recipe.seed,
     )
     return given.settled(plan.mode, plan.hardware.precision, plan.hardware.device, plan.workers, keep), federation
+
+
+def data_of(recipe: Recipe) -> Dataset:
+    """The data a recipe names."""
+    wanted = recipe.data
+    return load(wanted.name, path=wanted.path, source=wanted.source, **(wanted.model_extra or {}))
 
 
 def _informed(recipe: Recipe) -> Recipe:
