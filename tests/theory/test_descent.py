@@ -113,8 +113,9 @@ def path(part: float, gamma_part: float, noise: float) -> Path:
         figures = PROBLEM.gap(theta), square(f), square(f - ideal), square(j - f), square(j - ideal)
         lines.append([a.mean() for a in figures] + [PROBLEM.score_energy(theta).mean()])
         theta = theta - gamma * (j + np.sqrt(noise / (FEATURES * CLASSES)) * rng.normal(size=theta.shape))
-    columns = np.array(lines).T
-    return Path(*columns[:5], energy=float(columns[5].max()), error=teacher_error(teacher, PROBLEM.star))
+    gaps, gradients, apart, biases, discrepancies, energies = np.array(lines).T
+    error = teacher_error(teacher, PROBLEM.star)
+    return Path(gaps, gradients, apart, biases, discrepancies, float(energies.max()), error)
 
 
 GRID = [(e, s, n) for e in ERRORS for s in STEP_SIZES for n in NOISES]

@@ -22,6 +22,7 @@ from trustmix.data import Dataset, Labelled, load, partition
 from trustmix.engines import LocalEngine, choose
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import (
+    ALONE,
     Checkpoint,
     Client,
     DiskStore,
@@ -38,6 +39,7 @@ from trustmix.federation import (
 )
 from trustmix.models import ModelFactory, check_model
 from trustmix.seeds import numpy_stream
+from trustmix.study.meter import Meter
 from trustmix.study.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -68,8 +70,12 @@ def run(
         return History(record.rounds())
     recipe, federation = prepare(recipe, record)
     with closing(federation.engine), record.begin(recipe, overwrite=overwrite):
+        every = recipe.theory.every if recipe.rule != ALONE else None
+        meter = meter_of(recipe) if every else None
         for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
             record.append(line)
+            if meter and every and line.round % every == 0:
+                meter.note(record.path, line, recipe.method)
         history = History(record.rounds())
         record.finish(history)
     return history
@@ -126,6 +132,13 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
     return recipe.settled(plan.mode, plan.hardware.precision, plan.hardware.device, plan.workers, keep), federation
 
 
+def meter_of(recipe: Recipe) -> Meter:
+    """What measures the theory on runs of the recipe."""
+    data = load(recipe.data.name, path=recipe.data.path, source=recipe.data.source)
+    public, shares = _split(recipe, data)
+    return Meter(recipe, public, shares, _factories(recipe, data), data.test, recipe.theory.reference)
+
+
 def _keep(recipe: Recipe, factories: Sequence[ModelFactory]) -> bool:
     """Whether models stay in memory between rounds: by default if all of them, with what training adds, fit in half."""
     if recipe.engine.store != "auto":
@@ -142,6 +155,7 @@ TRAINING_COPIES = 6
 
 def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled, Labelled]]]:
     """The public set, and each client's private and calibration samples."""
+    seed = recipe.seed if recipe.split.seed is None else recipe.split.seed
     split = partition(
         data.train.labels,
         data.classes,
@@ -152,7 +166,7 @@ def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled
         alpha=recipe.split.alpha,
         public_samples=recipe.public.samples if data.public is None else None,
         holdout=recipe.density.holdout,
-        seed=recipe.seed,
+        seed=seed,
     )
     if data.public is None:
         public = data.train[split.public]
@@ -161,7 +175,7 @@ def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled
             f"public.samples is {recipe.public.samples}, but the data's own public set has {len(data.public)} samples."
         )
     else:
-        order = numpy_stream(recipe.seed, "public").permutation(len(data.public))
+        order = numpy_stream(seed, "public").permutation(len(data.public))
         public = data.public[torch.from_numpy(order[: recipe.public.samples])]
     return public, [(data.train[share.train], data.train[share.calibration]) for share in split.clients]
 
@@ -228,7 +242,7 @@ class RunDirectory:
             self.check(recipe, resume=not overwrite, overwrite=overwrite)  # once more, now that nobody else can write
             if overwrite:
                 # the recipe last: until it is gone, the directory is still known as a run's
-                for name in ("checkpoint/server.json", "summary.json", "rounds.jsonl", "report.html"):
+                for name in ("checkpoint/server.json", "summary.json", "rounds.jsonl", "theory.jsonl", "report.html"):
                     (self.path / name).unlink(missing_ok=True)
                 for name in ("checkpoint", "models"):
                     shutil.rmtree(self.path / name, ignore_errors=True)
