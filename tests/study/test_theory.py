@@ -93,6 +93,7 @@ def test_seeds_of_one_split_show_bias_variance_and_lemma_1(runs: Path) -> None:
     assert curve.variances is not None
     assert curve.lemmas is not None
     assert curve.concentrations == sorted(curve.concentrations)
+    assert curve.biases[TAUS.index(0.0)] > curve.biases[TAUS.index(0.25)] > curve.biases[TAUS.index(1.0)]
     for bias, variance, error in zip(curve.biases, curve.variances, curve.errors, strict=True):
         assert bias + variance == pytest.approx(error)
     for tau, lemma in curve.lemmas.items():

@@ -105,7 +105,8 @@ class Findings:
             settings.setdefault(_key(run.recipe, "rule"), []).append(pair)
         pairs = [pair for found in settings.values() for pair in found]
         within = [theory.rank_correlation(*zip(*found, strict=True)) for found in settings.values() if len(found) > 2]
-        overall = theory.rank_correlation(*zip(*pairs, strict=True)) if len(pairs) > 2 else None
+        rules = {run.line.method for run, _ in scored}
+        overall = theory.rank_correlation(*zip(*pairs, strict=True)) if len(pairs) > 2 and len(rules) > 1 else None
         return overall, fmean(within) if within else None, len(within)
 
     def verdict(self) -> str:
@@ -122,7 +123,7 @@ class Findings:
                 f"Teacher error and final accuracy have a rank correlation of {overall:+.2f} over {len(self.runs)} runs"
                 f"{inside}; -1 means that the better teacher always made the better clients."
             )
-        return " ".join(said) or f"{len(self.runs)} runs of {len(self.curves)} settings were measured."
+        return "\n".join(said) or f"{len(self.runs)} runs of {len(self.curves)} settings were measured."
 
     def table(self) -> Table:
         """The figures of each run, for a terminal."""
@@ -186,7 +187,7 @@ def page(findings: Findings, out: Path) -> Path:
     """Write the findings as one HTML file that opens offline, and return its path."""
     text = PAGE.format(
         plotly=plotly.offline.get_plotlyjs(),
-        verdict=html.escape(findings.verdict()),
+        verdict=html.escape(findings.verdict()).replace("\n", "<br>"),
         tables=_html_table(findings) + "".join(_lemma_table(curve) for curve in findings.curves if curve.lemmas),
         figures="".join([*(_tau_figure(curve) for curve in findings.curves), *_round_figures(findings)]),
     )
@@ -324,7 +325,7 @@ def _tau_figure(curve: Curve) -> str:
         template="plotly_white",
         height=440,
         yaxis={"title": "squared error", "rangemode": "tozero"},
-        yaxis2={"overlaying": "y", "side": "right", "range": [0, 1], "title": "χ", "showgrid": False},
+        yaxis2={"overlaying": "y", "side": "right", "range": [0, 1], "dtick": 0.25, "title": "χ", "showgrid": False},
         legend={"orientation": "h", "y": -0.2},
     )
     figure.update_xaxes(title="tau")
