@@ -23,6 +23,7 @@ from trustmix.study.display import Display, sweep_display
 from trustmix.study.report import report
 from trustmix.study.sweep import parse_over, parse_seeds, sweep
 from trustmix.study.tables import markdown, terminal
+from trustmix.study.theory import examine, page
 
 app = typer.Typer(
     help="Federated distillation that knows who to trust.",
@@ -175,6 +176,28 @@ def report_command(
     Example: trustmix report runs/avg3 runs/suwa3 --out compare.html
     """
     typer.echo(f"Report: {report(folders, out)}")
+
+
+@app.command("theory")
+@_in_a_sentence
+def theory_command(
+    folders: Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs; seeds of one recipe.")],
+    out: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path("theory.html"),
+    reference: Annotated[
+        str | None,
+        typer.Option(help="What counts as the truth: model or labels; the recipe's theory.reference if not set."),
+    ] = None,
+) -> None:
+    """Measure the teacher of finished runs: its error, bias and variance, and the floor the theory predicts.
+
+    Example: trustmix theory runs/suwa0 runs/suwa1 runs/suwa2 --out theory.html
+    """
+    if reference not in (None, "model", "labels"):
+        raise TrustmixError(f'--reference is "{reference}"; it must be model or labels.')
+    findings, console = examine(folders, reference), Console()
+    console.print(findings.table())
+    console.print(findings.verdict(), soft_wrap=True, highlight=False)
+    console.print(f"Page: {page(findings, out)}", soft_wrap=True, highlight=False)
 
 
 @contextmanager

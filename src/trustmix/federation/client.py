@@ -211,7 +211,7 @@ class Client:
         """Public inference and the density, which is fitted anew after every private stage."""
         inputs = self.calibration.inputs
         if self.augment_calibration:
-            inputs = augmented(inputs, "crop-flip", torch_stream(self.seed, "calibration", self.id, request.round))
+            inputs = augmented(inputs, "crop-flip", calibration_stream(self.seed, self.id, request.round))
         known = predict(live.model, inputs, self.hardware)
         density = ClassGaussians.fit(known, self.calibration.labels)
         logits = predict(live.model, self.public.inputs, self.hardware).cpu()
@@ -221,6 +221,11 @@ class Client:
         if self._own_test is None:
             self._own_test = test[torch.isin(test.labels, torch.unique(self.private.labels))]
         return self._own_test
+
+
+def calibration_stream(seed: int, client: str, round_: int) -> torch.Generator:
+    """What a client's augmented calibration images of a round are drawn from."""
+    return torch_stream(seed, "calibration", client, round_)
 
 
 def _state(live: _Live) -> State:

@@ -70,6 +70,7 @@ class SplitSection(_Section):
     samples_per_client: Positive = Field(600, description="private samples of each client, its holdout included")
     test_samples: Positive | None = Field(None, description="test samples that accuracy is measured on; all if not set")
     alpha: float = Field(0.5, gt=0, description="concentration, for kind = dirichlet")
+    seed: int | None = Field(None, ge=0, description="of the split and the public set alone; the recipe's if not set")
 
 
 class PublicSection(_Section):
@@ -185,6 +186,13 @@ class FaultsSection(_Section):
     late: Chance = 0.0
 
 
+class TheorySection(_Section):
+    """What is measured while a run goes on."""
+
+    every: Positive | None = Field(None, description="measure each n-th round into theory.jsonl")
+    reference: Literal["model", "labels"] = Field("model", description="what counts as the truth")
+
+
 class Recipe(_Section):
     """Everything a run depends on. The same recipe gives the same numbers.
 
@@ -206,6 +214,7 @@ class Recipe(_Section):
     wire: WireSection = WireSection()
     participation: ParticipationSection = ParticipationSection()
     faults: FaultsSection = FaultsSection()
+    theory: TheorySection = TheorySection()
 
     @field_validator("rule")
     @classmethod

@@ -21,6 +21,7 @@ from trustmix.data import Dataset, Labelled, load, partition
 from trustmix.engines import LocalEngine, choose
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import (
+    ALONE,
     REFERENCE,
     Checkpoint,
     Client,
@@ -38,6 +39,7 @@ from trustmix.federation import (
 )
 from trustmix.models import ModelFactory, check_model
 from trustmix.seeds import numpy_stream
+from trustmix.study.meter import Meter
 from trustmix.study.recipe import PublicSection, Recipe
 
 log = logging.getLogger(__name__)
@@ -68,8 +70,12 @@ def run(
         return History(record.rounds())
     recipe, federation = prepare(recipe, record)
     with closing(federation.engine), record.begin(recipe, overwrite=overwrite):
+        every = recipe.theory.every if recipe.rule not in (ALONE, REFERENCE) else None
+        meter = meter_of(recipe) if every else None
         for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
             record.append(line)
+            if meter and every and line.round % every == 0:
+                meter.note(record.path, line, recipe.method)
         history = History(record.rounds())
         record.finish(history)
     return history
@@ -155,6 +161,13 @@ def _check_images(recipe: Recipe, data: Dataset) -> None:
             raise TrustmixError(f"{setting} asks for augmented images, but the inputs of {data.name} are {data.shape}.")
 
 
+def meter_of(recipe: Recipe) -> Meter:
+    """What measures the theory on runs of the recipe."""
+    data = data_of(recipe)
+    public, shares = _split(recipe, data)
+    return Meter(recipe, public, shares, _factories(recipe, data), data.test, recipe.theory.reference)
+
+
 def _keep(recipe: Recipe, factories: Sequence[ModelFactory]) -> bool:
     """Whether models stay in memory between rounds: by default if all of them, with what training adds, fit in half."""
     if recipe.engine.store != "auto":
@@ -171,6 +184,7 @@ TRAINING_COPIES = 6
 
 def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled, Labelled]]]:
     """The public set, and each client's private and calibration samples."""
+    seed = recipe.seed if recipe.split.seed is None else recipe.split.seed
     elsewhere = _public_elsewhere(recipe, data)
     split = partition(
         data.train.labels,
@@ -182,7 +196,7 @@ def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled
         alpha=recipe.split.alpha,
         public_samples=recipe.public.samples if elsewhere is None else None,
         holdout=recipe.density.holdout if recipe.density.calibration == "holdout" else 0.0,
-        seed=recipe.seed,
+        seed=seed,
     )
     if elsewhere is None:
         public = data.train[split.public]
@@ -191,7 +205,7 @@ def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled
             f"public.samples is {recipe.public.samples}, but the public set has {len(elsewhere)} samples."
         )
     else:
-        order = numpy_stream(recipe.seed, "public").permutation(len(elsewhere))
+        order = numpy_stream(seed, "public").permutation(len(elsewhere))
         public = elsewhere[torch.from_numpy(order[: recipe.public.samples])]
     return public, [(data.train[share.train], data.train[share.calibration]) for share in split.clients]
 
@@ -282,7 +296,7 @@ class RunDirectory:
             self.check(recipe, resume=not overwrite, overwrite=overwrite)  # once more, now that nobody else can write
             if overwrite:
                 # the recipe last: until it is gone, the directory is still known as a run's
-                for name in ("checkpoint/server.json", "summary.json", "rounds.jsonl", "report.html"):
+                for name in ("checkpoint/server.json", "summary.json", "rounds.jsonl", "theory.jsonl", "report.html"):
                     (self.path / name).unlink(missing_ok=True)
                 for name in ("checkpoint", "models"):
                     shutil.rmtree(self.path / name, ignore_errors=True)
