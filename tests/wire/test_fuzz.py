@@ -209,6 +209,7 @@ def test_a_forged_safetensors_string_is_refused(forged: bytes) -> None:
         ({"kind": "teacher"}, "says kind = teacher; expected was scores or density"),
         ({"kind": ["scores"]}, "says kind"),
         ({"codec": "float8"}, 'There is no codec "float8"'),
+        ({"codec": "x" * 900}, r"says codec = x{60}; expected was x{60}\.$"),
         ({"codec": "top-3"}, "has nothing for classes"),
         ({"codec": "float16"}, "has nothing for predictions"),
         ({"sender": "8"}, "says sender = 8; expected was 7"),

@@ -134,13 +134,14 @@ def _open(payload: bytes, envelope: Envelope, *kinds: str) -> tuple[dict[str, to
     """The tensors and the header of a message of one of these kinds, if the header says what the envelope promises."""
     source = f"The message of {envelope.sender}"
     tensors, header = unseal(payload, envelope.limit, source)
-    kind, codec, base = (str(header.get(key)) for key in ("kind", "codec", "base"))
+    kind, codec, base = (str(header.get(key))[:60] for key in ("kind", "codec", "base"))
     if kind not in kinds:
         raise TrustmixError(f"{source} says kind = {kind}; expected was {' or '.join(kinds)}.")
     wanted = envelope.header(kind, codec, base)
-    for key in wanted.keys() | header.keys():
+    for key in [*wanted, *header]:
         if header.get(key) != wanted.get(key):
-            raise TrustmixError(f"{source} says {key} = {header.get(key)}; expected was {wanted.get(key)}.")
+            said = str(header.get(key))[:60]  # the reason is recorded: it must not be as long as the sender likes
+            raise TrustmixError(f"{source} says {key[:60]} = {said}; expected was {wanted.get(key)}.")
     return tensors, wanted
 
 
