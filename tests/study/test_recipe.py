@@ -84,6 +84,8 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("model=[]", r"model: the list of models is empty\."),
         ("train.optimizer=adm", r'train\.optimizer: there is no optimizer "adm"'),
         ("wire.up=float8", r'wire\.up: there is no codec "float8"'),
+        ("wire={form='density', up='uint4'}", r"wire: the form density sends logits: up must be float32 or float16"),
+        ("wire={form='density', delta=true}", r"wire: the form density sends logits: .* and delta false"),
         ("engine.device=gpu", r"engine\.device: input should be 'auto', 'cpu', 'cuda' or 'mps' \(given: 'gpu'\)\."),
         ("engine.name=cloud", r'engine\.name: there is no engine "cloud"'),
         ("participation.fraction=1.5", r"participation\.fraction: .* less than or equal to 1 \(given: 1\.5\)\."),

@@ -164,11 +164,18 @@ class WireSection(_Section):
     up: str = "float32"
     down: str = "float32"
     form: Literal["scores", "density"] = "scores"
+    delta: bool = Field(False, description="upload the difference to the last teacher where that is shorter")
 
     @field_validator("up", "down")
     @classmethod
     def _codec(cls, name: str) -> str:
         return _known(CODECS, name)
+
+    @model_validator(mode="after")
+    def _logits(self) -> "WireSection":
+        if self.form == "density" and (self.delta or self.up not in ("float32", "float16")):
+            raise ValueError("the form density sends logits: up must be float32 or float16, and delta false")
+        return self
 
 
 class ParticipationSection(_Section):

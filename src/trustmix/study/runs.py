@@ -110,6 +110,7 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
             training=Training(**recipe.train.model_dump()),
             form=recipe.wire.form,
             codec=recipe.wire.up,
+            delta=recipe.wire.delta,
             seed=recipe.seed,
             augment_calibration=recipe.density.calibration == "augmented",
             store=DiskStore(folder / str(index)) if folder else MemoryStore(),
