@@ -12,17 +12,19 @@ from typing import Annotated, ParamSpec
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 import trustmix
 from trustmix.errors import TrustmixError
 from trustmix.federation import History, Watcher
 from trustmix.study import Recipe, built_in, run
 from trustmix.study.demo import METHODS, demo, verdict
-from trustmix.study.display import Display, sweep_display
+from trustmix.study.display import Display, duration, size, sweep_display
+from trustmix.study.plan import forecast
 from trustmix.study.report import report
 from trustmix.study.sweep import parse_over, parse_seeds, sweep
 from trustmix.study.tables import markdown, terminal
+from trustmix.study.theory import examine, page
 
 app = typer.Typer(
     help="Federated distillation that knows who to trust.",
@@ -164,6 +166,30 @@ def recipes_command() -> None:
         typer.echo(f"{name:10} {line}")
 
 
+@app.command("plan")
+@_in_a_sentence
+def plan_command(
+    recipe: Annotated[str, typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.")],
+    overrides: Overrides = None,
+) -> None:
+    """Say what a run would cost in time, memory and bytes, after timing a few steps; nothing is written.
+
+    Example: trustmix plan fashion --set rounds=50
+    """
+    console = Console()
+    cost = forecast(Recipe.load(recipe, overrides or []))
+    models = ", ".join(f"{count:,}" for count in cost.parameters)
+    console.print(f"{cost.clients} clients, {cost.rounds} rounds, parameters: {models}", highlight=False)
+    console.print(f"engine: {cost.engine}", soft_wrap=True, highlight=False)
+    stages = f"{duration(cost.training_seconds)} training, {duration(cost.predicting_seconds)} predicting"
+    console.print(f"time: about {duration(cost.seconds)} ({stages})", highlight=False)
+    console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
+    table = Table("one client, all rounds", Column("sends", justify="right"), Column("receives", justify="right"))
+    for name, (up, down) in {**cost.messages, **cost.weights}.items():
+        table.add_row(name, size(up), size(down))
+    console.print(table)
+
+
 @app.command("report")
 @_in_a_sentence
 def report_command(
@@ -175,6 +201,28 @@ def report_command(
     Example: trustmix report runs/avg3 runs/suwa3 --out compare.html
     """
     typer.echo(f"Report: {report(folders, out)}")
+
+
+@app.command("theory")
+@_in_a_sentence
+def theory_command(
+    folders: Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs; seeds of one recipe.")],
+    out: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path("theory.html"),
+    reference: Annotated[
+        str | None,
+        typer.Option(help="What counts as the truth: model or labels; the recipe's theory.reference if not set."),
+    ] = None,
+) -> None:
+    """Measure the teacher of finished runs: its error, bias and variance, and the floor the theory predicts.
+
+    Example: trustmix theory runs/suwa0 runs/suwa1 runs/suwa2 --out theory.html
+    """
+    if reference not in (None, "model", "labels"):
+        raise TrustmixError(f'--reference is "{reference}"; it must be model or labels.')
+    findings, console = examine(folders, reference), Console()
+    console.print(findings.table())
+    console.print(findings.verdict(), soft_wrap=True, highlight=False)
+    console.print(f"Page: {page(findings, out)}", soft_wrap=True, highlight=False)
 
 
 @contextmanager

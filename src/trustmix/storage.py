@@ -45,7 +45,7 @@ def unpack(data: bytes, source: str = "the data") -> tuple[dict[str, torch.Tenso
         tensors = safetensors.torch.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return tensors, dict(json.loads(header["__metadata__"][METADATA]))
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(f"{source} is not a whole safetensors file of trustmix ({error}).") from error
 
 

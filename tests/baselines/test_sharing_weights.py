@@ -17,6 +17,7 @@ from trustmix.baselines.scaffold import CONTROL
 from trustmix.baselines.weights import Mean, decode_weights, encode_weights
 from trustmix.engines import LocalEngine, Plan
 from trustmix.federation import Client, DiskStore, Failure, FaultyEngine, History, MemoryStore, Reply, Request
+from trustmix.federation.server import _Exchange
 
 SHARED = Public(torch.zeros(4, 2), 2)
 
@@ -114,8 +115,8 @@ def test_scaffold_with_some_of_the_clients_moves_the_control_by_their_part() -> 
     opening = server._opening()
     mixer = server._mixer(opening)
     reply = members[1].step(Request(1, opening))
-    server._take(reply, mixer, None)  # type: ignore[arg-type]
-    message, _ = server._teach(1, mixer, None)  # type: ignore[arg-type]
+    server._take(reply, mixer, opening, _Exchange())
+    message, _ = server._teach(1, mixer, _Exchange())
     sent, _ = decode_weights(message, "server", 1, server._initial)
     a, b, _ = PROBLEMS[1]
     y = b * (1 - (1 - RATE * a) ** STEPS)
@@ -275,6 +276,7 @@ def test_everybody_evaluates_the_same_model_and_bytes_are_those_of_the_weights()
         floats = times * sum(p.numel() for p in two_layers().parameters())
         for total in (line.bytes_up, line.bytes_down):
             assert 4 * 4 * floats < total < 4 * (4 * floats + 1500)
+        assert line.paper_bytes_up == 4 * 4 * floats
 
 
 def test_batch_norm_statistics_are_averaged_with_the_weights() -> None:

@@ -25,6 +25,7 @@ from trustmix.engines import LocalEngine
 from trustmix.federation import DiskStore, Failure, FaultyEngine, MemoryStore, Reply, Request
 from trustmix.federation.training import batches
 from trustmix.seeds import torch_stream
+from trustmix.wire import decode_upload
 
 CLASSES, FEATURES = 4, 6
 TRAINING = Training(lr=1e-2, batch=8, first_epochs=3, epochs=2, public_epochs=2)
@@ -160,7 +161,32 @@ def test_alone_nothing_is_sent_and_training_goes_on() -> None:
 def test_bytes_are_those_of_the_messages() -> None:
     line = federation().run(1).rounds[0]
     assert line.bytes_up == pytest.approx(4 * 40 * (CLASSES + 1) * 4, rel=0.7)
-    assert 4 * 40 * CLASSES * 4 < line.bytes_down < 4 * 40 * CLASSES * 4 + 4 * 400
+    assert 4 * 40 * CLASSES * 4 * 0.7 < line.bytes_down < 4 * 40 * CLASSES * 4 + 4 * 400
+    assert line.bytes_up == sum(line.client_bytes_up.values())
+    assert line.bytes_down == sum(line.client_bytes_down.values())
+    assert set(line.client_bytes_up) == set(line.client_bytes_down) == {"0", "1", "2", "3"}
+    assert line.paper_bytes_up == 4 * 40 * CLASSES * 4
+
+
+def test_bytes_of_a_refused_upload_were_sent_too() -> None:
+    line = federation(Liar(clients(count=8))).run(1).rounds[0]
+    assert {client: line.client_bytes_up.get(client) for client in ("1", "3")} == {"1": len(b"nonsense"), "3": None}
+    assert "2" in line.client_bytes_up
+    assert line.paper_bytes_up == 5 * 40 * CLASSES * 4
+
+
+@pytest.mark.parametrize("codec", ["float32", "uint4", "argmax"])
+def test_a_delta_changes_the_bytes_of_a_run_and_nothing_else(codec: str) -> None:
+    whole, delta = (federation(clients(codec=codec, delta=delta), codec=codec).run(4) for delta in (False, True))
+    assert [line.accuracy for line in delta.rounds] == [line.accuracy for line in whole.rounds]
+    assert delta.rounds[0].bytes_up == whole.rounds[0].bytes_up
+    assert all(a.bytes_up <= b.bytes_up for a, b in zip(delta.rounds, whole.rounds, strict=True))
+
+
+def test_a_client_that_got_no_teacher_sends_its_upload_whole() -> None:
+    client = clients(count=1, codec="uint4", delta=True)[0]
+    client.step(Request(1))
+    assert decode_upload(client.step(Request(2)).payload or b"", SHARED.envelope("0", 2)).scores.shape == (40,)
 
 
 def test_unknown_public_labels_are_left_out_of_the_teachers_accuracy() -> None:
@@ -248,7 +274,7 @@ class Liar(LocalEngine):
 
     lies: ClassVar[Any] = {
         "1": lambda r: Reply(r.client, r.round, b"nonsense"),
-        "2": lambda r: Reply(r.client, r.round, r.payload.replace(b'round\\": 1', b'round\\": 9')),
+        "2": lambda r: Reply(r.client, r.round, r.payload[:-1] + bytes([r.payload[-1] ^ 1])),
         "3": lambda r: Reply(r.client, r.round, None),
     }
 

@@ -238,7 +238,8 @@ def test_every_kind_of_split_model_form_and_rule_runs() -> None:
     for changes in (
         ["split.kind=dirichlet", "rule=uwa"],
         ["split.kind=homogeneous", "rule=avg", "wire.form=density"],
-        ["rule=most-confident", "wire.up=float16", "wire.down=float16"],
+        ["rule=most-confident", "wire.up=float16", "wire.down=uint8"],
+        ["wire.up=uint4", "wire.delta=true", "rounds=2"],
         ["rule.tau=0.5", "participation.fraction=0.5", "train.optimizer=sgd"],
         ["faults.crash=0.2", "participation.quorum=0.1"],
     ):

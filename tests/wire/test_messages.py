@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from trustmix import ClassGaussians, StorageError, TrustmixError
-from trustmix.wire import FORMS, Envelope, decode_teacher, decode_upload, encode_teacher, fingerprint
+from trustmix import ClassGaussians, TrustmixError
+from trustmix.wire import CODECS, FORMS, Envelope, decode_teacher, decode_upload, encode_teacher, fingerprint
 
 SAMPLES, CLASSES = 40, 10
 ENVELOPE = Envelope("7", 3, "f" * 16, SAMPLES, CLASSES)
@@ -29,14 +29,46 @@ def test_both_forms_bring_the_same_predictions_and_scores(codec: str) -> None:
     torch.testing.assert_close(scores.scores.double(), mixture.scores.double(), atol=0, rtol=max(tolerance, 1e-6))
 
 
-def test_an_upload_of_scores_costs_one_number_more_a_sample_than_its_classes() -> None:
-    message = FORMS["scores"](*logits_and_density(), ENVELOPE, "float32")
-    assert 0 < len(message) - 4 * SAMPLES * (CLASSES + 1) < 400
-    half = FORMS["scores"](*logits_and_density(), ENVELOPE, "float16")
-    assert len(message) - len(half) == 2 * SAMPLES * CLASSES
+def test_a_message_is_hardly_longer_than_its_numbers_and_a_narrow_codec_shortens_it() -> None:
+    sizes = {codec: len(FORMS["scores"](*logits_and_density(), ENVELOPE, codec)) for codec in CODECS.names()}
+    assert sizes["float32"] < 4 * SAMPLES * (CLASSES + 1) + 200
+    order = ["float32", "float16", "uint8", "uint4", "argmax"]
+    assert sorted(order, key=lambda codec: -sizes[codec]) == order
+    assert sizes["top-5"] > sizes["top-3"] > sizes["top-2"] > sizes["argmax"]
 
 
-@pytest.mark.parametrize(("codec", "tolerance"), [("float32", 1e-6), ("float16", 1e-3)])
+def test_the_form_density_takes_no_codec_that_is_made_for_probabilities() -> None:
+    with pytest.raises(TrustmixError, match="uint8 is for probabilities; the form density sends logits"):
+        FORMS["density"](*logits_and_density(), ENVELOPE, "uint8")
+    with pytest.raises(TrustmixError, match="no difference to a teacher"):
+        FORMS["density"](*logits_and_density(), ENVELOPE, "float32", torch.full((SAMPLES, CLASSES), 0.1))
+
+
+@pytest.mark.parametrize("codec", CODECS.names())
+def test_a_difference_to_the_teacher_brings_the_same_upload_in_fewer_bytes(codec: str) -> None:
+    logits, density = logits_and_density()
+    teacher = torch.softmax(logits + 0.01 * torch.randn(SAMPLES, CLASSES), 1)
+    whole, difference = (FORMS["scores"](logits, density, ENVELOPE, codec, base) for base in (None, teacher))
+    assert len(difference) < len(whole)
+    one, other = decode_upload(whole, ENVELOPE, teacher), decode_upload(difference, ENVELOPE, teacher)
+    assert torch.equal(one.predictions, other.predictions)
+    assert torch.equal(one.scores, other.scores)
+    with pytest.raises(TrustmixError, match="a difference to a teacher, but there is none"):
+        decode_upload(difference, ENVELOPE)
+    with pytest.raises(TrustmixError, match="a difference to another teacher than the last"):
+        decode_upload(difference, ENVELOPE, teacher.flip(1))
+
+
+@pytest.mark.parametrize("codec", ["float32", "uint8", "uint4", "top-3"])
+def test_where_a_difference_would_be_longer_the_whole_is_sent(codec: str) -> None:
+    logits, density = logits_and_density()
+    sharp = torch.nn.functional.one_hot(logits.argmax(1), CLASSES) * 50.0
+    teacher = torch.softmax(torch.randn(SAMPLES, CLASSES), 1)
+    whole = FORMS["scores"](sharp, density, ENVELOPE, codec)
+    assert FORMS["scores"](sharp, density, ENVELOPE, codec, teacher) == whole
+
+
+@pytest.mark.parametrize(("codec", "tolerance"), [("float32", 1e-6), ("float16", 1e-3), ("uint8", 4e-3)])
 def test_a_teacher_arrives_on_the_simplex(codec: str, tolerance: float) -> None:
     teacher = torch.softmax(logits_and_density()[0], 1)
     arrived = decode_teacher(encode_teacher(teacher, ENVELOPE, codec), ENVELOPE)
@@ -50,7 +82,7 @@ def test_a_teacher_arrives_on_the_simplex(codec: str, tolerance: float) -> None:
         ({"sender": "8"}, "says sender = 7; expected was 8"),
         ({"round": 4}, "says round = 3; expected was 4"),
         ({"fingerprint": "0" * 16}, "says fingerprint"),
-        ({"samples": 41}, r"has the shape \(40, 10\) for predictions; expected was \(41, 10\)"),
+        ({"samples": 41}, r"has the shape \(40, 10\) of torch.float32 for predictions; expected was \(41, 10\)"),
         ({"classes": 9}, r"expected was \(40, 9\)"),
     ],
 )
@@ -63,14 +95,14 @@ def test_a_message_that_says_something_else_than_promised_is_refused(promise: di
 
 def test_a_teacher_is_no_upload() -> None:
     teacher = encode_teacher(torch.full((SAMPLES, CLASSES), 0.1), ENVELOPE, "float32")
-    with pytest.raises(TrustmixError, match="nothing for predictions"):
+    with pytest.raises(TrustmixError, match="says kind = teacher; expected was scores or density"):
         decode_upload(teacher, ENVELOPE)
 
 
 @pytest.mark.parametrize("length", [0, 4, 8, 200, -1])
 def test_a_truncated_message_is_refused(length: int) -> None:
     message = FORMS["density"](*logits_and_density(), ENVELOPE, "float32")
-    with pytest.raises(StorageError, match="The message of 7 is not a whole safetensors file"):
+    with pytest.raises(TrustmixError, match=r"The message of 7 (does not begin with TMX1|is damaged)"):
         decode_upload(message[:length], ENVELOPE)
 
 

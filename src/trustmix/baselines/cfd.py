@@ -10,6 +10,7 @@ import torch
 from trustmix.errors import TrustmixError
 from trustmix.trust.arrays import Kind
 from trustmix.trust.mixing import checked_predictions
+from trustmix.wire.codecs import round_rows
 
 
 def quantised(probabilities: Any, bits: int) -> Any:
@@ -24,8 +25,4 @@ def quantised(probabilities: Any, bits: int) -> Any:
         raise TrustmixError(f"soft labels of {bits} bits say nothing; at least one is needed.")
     p = checked_predictions(probabilities, "soft labels").to(torch.float64)
     levels = 2**bits - 1
-    units = p / p.sum(1, keepdim=True) * levels
-    whole = units.floor()
-    missing = (levels - whole.sum(1, keepdim=True)).round()
-    rank = (units - whole).argsort(dim=1, descending=True, stable=True).argsort(1)
-    return Kind.of(probabilities).restore((whole + (rank < missing)) / levels)
+    return Kind.of(probabilities).restore(round_rows(p, levels) / levels)

@@ -24,9 +24,9 @@ class FedDF(FedAvg):
     def _mixer(self, last: bytes | None) -> Any:  # noqa: ARG002
         return Mean(), Mean()
 
-    def _take(self, reply: Reply, mixer: Any, result: _Exchange) -> None:
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:
         weights, logits = mixer
-        super()._take(reply, weights, result)
+        super()._take(reply, weights, last, result)
         sent, _ = decode_weights(reply.payload or b"", reply.client, reply.round, self._initial)
         logits.add({"logits": predict(self._model(sent), self.public.inputs, self.server.hardware)}, 1)
 
@@ -43,6 +43,7 @@ class FedDF(FedAvg):
             "teacher_accuracy": self._teacher_accuracy(teacher),
             "concentration": 1 / logits.added,
             "effective_clients": float(logits.added),
+            **self._costs(result),
         }
 
     def _model(self, weights: Tensors) -> nn.Module:

@@ -24,10 +24,10 @@ CLIENTS: Mapping[str, type[Client]] = {
 """Methods whose clients do something else than train, predict and score."""
 
 
-def check_method(name: str, *, architectures: int, optimizer: str, form: str, student: bool) -> None:
+def check_method(name: str, *, architectures: int, optimizer: str, form: str, down: str, student: bool) -> None:
     """Refuse settings that a method cannot do.
 
-    >>> check_method("fedavg", architectures=2, optimizer="adam", form="scores", student=False)
+    >>> check_method("fedavg", architectures=2, optimizer="adam", form="scores", down="float32", student=False)
     Traceback (most recent call last):
     ...
     trustmix.errors.TrustmixError: fedavg averages weights, which takes one architecture; [[model]] lists 2 models.
@@ -40,5 +40,7 @@ def check_method(name: str, *, architectures: int, optimizer: str, form: str, st
         check_optimizer(optimizer)
     if name == "selective-fd" and form != "scores":
         raise TrustmixError(f"selective-fd sends votes with its predictions; set wire.form = scores, not {form}.")
+    if name == "selective-fd" and down == "argmax":
+        raise TrustmixError("selective-fd drops samples by uniform labels, which wire.down = argmax cannot carry.")
     if student and name in (ALONE, REFERENCE, *SERVERS):
         raise TrustmixError(f"a student learns from a teacher, and {name} makes none; leave [student] out.")

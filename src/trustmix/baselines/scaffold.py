@@ -16,6 +16,7 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import Job, Reply, Request, Training
 from trustmix.federation.client import _Live
 from trustmix.federation.server import _Exchange
+from trustmix.wire import scaffold_bytes
 
 
 class CorrectedSGD(torch.optim.SGD):
@@ -94,6 +95,7 @@ class Scaffold(FedAvg):
     """A federation of `ScaffoldClient`s: the plain mean of weights, as in the paper, and the server's control c."""
 
     name = "scaffold"
+    paper_bytes = staticmethod(scaffold_bytes)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -102,11 +104,11 @@ class Scaffold(FedAvg):
     def _mixer(self, last: bytes | None) -> Any:
         return last, Mean()
 
-    def _take(self, reply: Reply, mixer: Any, result: _Exchange) -> None:  # noqa: ARG002
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:  # noqa: ARG002
         _, mean = mixer
         mean.add(decode_weights(reply.payload or b"", reply.client, reply.round, self._initial)[0], 1)
 
-    def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:  # noqa: ARG002
+    def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:
         last, mean = mixer
         before, _ = decode_weights(last or b"", "server", number - 1, self._initial)
         part = mean.added / len(self.engine.clients)
@@ -114,7 +116,7 @@ class Scaffold(FedAvg):
             name: before[name] + part * value if name.startswith(CONTROL) else value
             for name, value in mean.finish().items()
         }
-        return encode_weights(after, "server", number), {}
+        return encode_weights(after, "server", number), self._costs(result)
 
 
 CONTROL = "control of "

@@ -17,7 +17,7 @@ from trustmix.federation.training import predict
 from trustmix.trust import RULES, Teacher
 from trustmix.trust.arrays import Kind, shape_text
 from trustmix.trust.mixing import checked_predictions, checked_scores
-from trustmix.wire import FORMS, decode_teacher
+from trustmix.wire import FORMS
 
 KNOWN = 0.5
 """Smallest density ratio of a sample that a client votes on."""
@@ -25,8 +25,16 @@ AMBIGUOUS = 0.5
 """Largest entropy of an averaged vote that is passed on, as a part of log C."""
 VOTE, NO_VOTE = 0.0, -1.0
 """A client's score of a sample; both survive every codec."""
-SPARE = 1e-6
-"""A teacher's row is uniform, and so says nothing, if its entries differ by no more than this."""
+
+
+def ambiguity(probabilities: torch.Tensor) -> torch.Tensor:
+    """The entropy of each row (N, C) as a part of log C: 0 is certain, 1 uniform.
+
+    >>> [round(part, 6) for part in ambiguity(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist()]
+    [0.0, 1.0]
+    """
+    entropy: torch.Tensor = torch.special.entr(probabilities).sum(1)
+    return entropy / math.log(probabilities.shape[1])
 
 
 class DensityRatio:
@@ -86,8 +94,8 @@ class SelectiveClient(Client):
         return FORMS["scores"](logits, votes, envelope, self.codec)  # type: ignore[arg-type]  # it has a log_prob
 
     def _distil(self, live: _Live, round_: int, message: bytes) -> Job | None:
-        teacher = decode_teacher(message, self.public.envelope("server", round_ - 1)).to(self.hardware.device)
-        told = (teacher.amax(1) - teacher.amin(1) > SPARE).nonzero().squeeze(1)
+        teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
+        told = (ambiguity(teacher) < (1 + AMBIGUOUS) / 2).nonzero().squeeze(1)  # far from uniform, whatever the codec
         if len(told) < 2:
             return None  # batch norm needs two samples
         inputs = self.public.inputs[told]
@@ -133,8 +141,7 @@ class SelectedVotes:
         votes = self._votes.clamp_min(1)
         mean = self._total / votes.unsqueeze(1)
         classes = mean.shape[1]
-        entropy = torch.special.entr(mean).sum(1)
-        clear = (self._votes > 0) & (entropy <= AMBIGUOUS * math.log(classes))
+        clear = (self._votes > 0) & (ambiguity(mean) <= AMBIGUOUS)
         teacher = torch.where(clear.unsqueeze(1), mean, 1 / classes)
         chi = torch.where(clear, 1 / votes, 1 / self.clients)
         return Teacher(self._kind.restore(teacher), self._kind.restore(chi), self.clients)

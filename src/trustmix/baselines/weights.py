@@ -15,6 +15,7 @@ from trustmix.federation import ALONE, Client, Federation, Job, Reply, Request
 from trustmix.federation.client import _Live
 from trustmix.federation.server import _Exchange
 from trustmix.trust.arrays import all_finite
+from trustmix.wire import fedavg_bytes
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
@@ -103,6 +104,7 @@ class FedAvg(Federation):
     """
 
     name = "fedavg"
+    paper_bytes = staticmethod(fedavg_bytes)
 
     def __init__(self, *, student: Client, **settings: Any) -> None:
         clients = settings.get("clients")
@@ -120,11 +122,16 @@ class FedAvg(Federation):
     def _mixer(self, last: bytes | None) -> Any:  # noqa: ARG002 - an average needs nothing of the round before
         return Mean()
 
-    def _take(self, reply: Reply, mixer: Any, result: _Exchange) -> None:  # noqa: ARG002
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:  # noqa: ARG002
         weights, samples = decode_weights(reply.payload or b"", reply.client, reply.round, self._initial)
         if samples == 0:
             raise TrustmixError(f"The message of {reply.client} says samples = 0; it must have trained on some.")
         mixer.add(weights, samples)
 
-    def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:  # noqa: ARG002
-        return encode_weights(mixer.finish(), "server", number), {}
+    def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:
+        return encode_weights(mixer.finish(), "server", number), self._costs(result)
+
+    def _costs(self, result: _Exchange) -> dict[str, Any]:
+        """What the paper counts: the participants' models in float32."""
+        parameters = sum(parameter.numel() for parameter in self.server.model().parameters())
+        return {"paper_bytes_up": len(result.replies) * self.paper_bytes(parameters)}

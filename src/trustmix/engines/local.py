@@ -73,6 +73,11 @@ class LocalEngine:
         """The clients' ids, in the order given."""
         return list(self._clients)
 
+    @property
+    def members(self) -> Sequence[Client]:
+        """The clients themselves, as they are in this process."""
+        return list(self._clients.values())
+
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
         """One step of each client asked; an error of a client's is its own and becomes its `Failure`."""
         return self._pool.exchange(requests) if self._pool else self._serve(requests)

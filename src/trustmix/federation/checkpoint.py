@@ -41,11 +41,11 @@ class Checkpoint:
 
     def commit(self, progress: Progress) -> None:
         """Make this the state to resume from."""
-        name = f"teacher-{progress.exchange:06d}.safetensors" if progress.teacher is not None else None
+        name = f"teacher-{progress.exchange:06d}.message" if progress.teacher is not None else None
         if name is not None and progress.teacher is not None:
             storage.write_bytes(self.folder / name, progress.teacher)
         fields = {"exchange": progress.exchange, "teacher": name, "pending": progress.pending}
         storage.write_json(self.folder / "server.json", fields)
-        for old in self.folder.glob("teacher-*.safetensors"):
+        for old in self.folder.glob("teacher-*.message"):
             if old.name != name:
                 old.unlink(missing_ok=True)

@@ -39,6 +39,10 @@ class Public:
         """What a message about this set must say of itself."""
         return Envelope(sender, round_, self.fingerprint, len(self.inputs), self.classes)
 
+    def teacher(self, message: bytes, round_: int) -> torch.Tensor:
+        """The teacher of that round, from the server's message."""
+        return decode_teacher(message, self.envelope("server", round_))
+
 
 @dataclass
 class _Live:
@@ -67,6 +71,8 @@ class Client:
     training: Training = field(default_factory=Training)
     form: str = "scores"
     codec: str = "float32"
+    delta: bool = False
+    """Upload the difference to the last teacher where that is shorter."""
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
     hardware: Hardware = field(default_factory=Hardware)
@@ -175,7 +181,7 @@ class Client:
 
     def _distil(self, live: _Live, round_: int, message: bytes) -> Job | None:
         """Take in what the server sent: the job of learning it, or None where that needs no training."""
-        teacher = decode_teacher(message, self.public.envelope("server", round_ - 1)).to(self.hardware.device)
+        teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
         return self._job(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
 
     def _train(self, live: _Live, round_: int) -> Job:
@@ -213,16 +219,22 @@ class Client:
         """Public inference and the density, which is fitted anew after every private stage."""
         inputs = self.calibration.inputs
         if self.augment_calibration:
-            inputs = augmented(inputs, "crop-flip", torch_stream(self.seed, "calibration", self.id, request.round))
+            inputs = augmented(inputs, "crop-flip", calibration_stream(self.seed, self.id, request.round))
         known = predict(live.model, inputs, self.hardware)
         density = ClassGaussians.fit(known, self.calibration.labels)
         logits = predict(live.model, self.public.inputs, self.hardware).cpu()
-        return FORMS[self.form](logits, density, self.public.envelope(self.id, request.round), self.codec)
+        base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
+        return FORMS[self.form](logits, density, self.public.envelope(self.id, request.round), self.codec, base)
 
     def _test_of_own_classes(self, test: Labelled) -> Labelled:
         if self._own_test is None:
             self._own_test = test[torch.isin(test.labels, torch.unique(self.private.labels))]
         return self._own_test
+
+
+def calibration_stream(seed: int, client: str, round_: int) -> torch.Generator:
+    """What a client's augmented calibration images of a round are drawn from."""
+    return torch_stream(seed, "calibration", client, round_)
 
 
 def _state(live: _Live) -> State:

@@ -1,6 +1,7 @@
 """What is known of a round, and of a run: the lines of rounds.jsonl and the figures of summary.json."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -31,7 +32,13 @@ class Round:
     density_auc: float | None = None
     """Mean over clients of the area under the ROC curve of l_i(x) for 'x is of the client's classes', where known."""
     bytes_up: int = 0
+    """Of all uploads that arrived, as they were sent: headers, compression and refused ones included."""
+    client_bytes_up: dict[str, int] = field(default_factory=dict)
     bytes_down: int = 0
+    """Of this round's teacher, to every client that was sent it."""
+    client_bytes_down: dict[str, int] = field(default_factory=dict)
+    paper_bytes_up: int = 0
+    """As the paper counts: the participants' predictions in float32, N * C * 4 each, and nothing else."""
     participants: list[str] = field(default_factory=list)
     """Clients whose upload is in the teacher."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -90,6 +97,9 @@ class History:
             "final_student_accuracy": self.rounds[-1].student_accuracy if self.rounds else None,
             "bytes_up": sum(r.bytes_up for r in self.rounds),
             "bytes_down": sum(r.bytes_down for r in self.rounds),
+            "paper_bytes_up": sum(r.paper_bytes_up for r in self.rounds),
+            "client_bytes_up": dict(sum((Counter(r.client_bytes_up) for r in self.rounds), Counter())),
+            "client_bytes_down": dict(sum((Counter(r.client_bytes_down) for r in self.rounds), Counter())),
             "seconds": round(sum(sum(r.seconds.values()) for r in self.rounds), 3),
             "failures": sum(len(r.failed) for r in self.rounds),
         }

@@ -21,7 +21,7 @@ from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.seam import ENGINES, Engine
 from trustmix.seeds import numpy_stream
 from trustmix.trust import Rule, rule_of, separation
-from trustmix.wire import decode_upload, encode_teacher
+from trustmix.wire import decode_upload, encode_teacher, predictions_bytes
 
 ALONE, REFERENCE = "alone", "reference"
 """Methods without a rule: clients train on their own data and nothing is exchanged. The reference is one client that
@@ -69,6 +69,8 @@ class _Exchange:
 
     replies: dict[str, Reply] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    """Bytes of every upload that arrived, those refused included."""
     seconds: dict[str, float] = field(default_factory=dict)
     separations: list[float] = field(default_factory=list)
 
@@ -139,7 +141,7 @@ class Federation:
             result = self._exchange(request, asked, mixer, moment, watch or _nobody)
             self._check_quorum(number, asked, result)
             if progress.pending is not None:
-                line = self._complete(Round(**progress.pending), result, progress.teacher, len(asked), closing)
+                line = self._complete(Round(**progress.pending), result, progress.teacher, asked, closing)
                 accuracy = line.accuracy_mean
                 yield line
             teacher, pending = (None, None) if closing else self._close(number, result, mixer)
@@ -173,16 +175,18 @@ class Federation:
             if isinstance(answer, Failure):
                 result.failed[answer.client] = answer.reason
                 continue
+            if answer.payload is not None:
+                result.sent[answer.client] = len(answer.payload)
             for stage, seconds in answer.seconds.items():
                 result.seconds[stage] = result.seconds.get(stage, 0.0) + seconds
-            reason = self._fold(answer, mixer, result) if request.train else None
+            reason = self._fold(answer, mixer, request.teacher, result) if request.train else None
             if reason is not None:
                 result.failed[answer.client] = reason
             else:
                 result.replies[answer.client] = answer
         return result
 
-    def _fold(self, reply: Reply, mixer: Any, result: _Exchange) -> str | None:
+    def _fold(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> str | None:
         """Take one upload in, or say why not."""
         took = sum(reply.seconds.values())
         if self.participation.deadline is not None and took > self.participation.deadline:
@@ -191,16 +195,17 @@ class Federation:
             return None
         begin = time.perf_counter()
         try:
-            self._take(reply, mixer, result)
+            self._take(reply, mixer, last, result)
         except TrustmixError as error:
             return f"upload refused: {error}"
         finally:
             result.seconds["mix"] = result.seconds.get("mix", 0.0) + time.perf_counter() - begin
         return None
 
-    def _take(self, reply: Reply, mixer: Any, result: _Exchange) -> None:
-        """Fold the upload of a reply, or refuse it by an error."""
-        upload = decode_upload(reply.payload or b"", self.public.envelope(reply.client, reply.round))
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:
+        """Fold the upload of a reply, which may be a difference to the last message, or refuse it by an error."""
+        base = self.public.teacher(last, reply.round - 1) if last else None
+        upload = decode_upload(reply.payload or b"", self.public.envelope(reply.client, reply.round), base)
         mixer.add(upload.predictions, upload.scores, name=f"client {reply.client}")
         result.separations += self._separation(reply.client, upload.scores)
 
@@ -230,7 +235,8 @@ class Federation:
             self.method,
             local_accuracy=local,
             local_accuracy_mean=fmean(local.values()) if local else None,
-            bytes_up=sum(len(r.payload or b"") for r in result.replies.values()),
+            bytes_up=sum(result.sent.values()),
+            client_bytes_up=result.sent,
             participants=list(result.replies),
             failed=result.failed,
             seconds={stage: s for stage, s in result.seconds.items() if stage not in LATER_STAGES},
@@ -248,6 +254,7 @@ class Federation:
             "concentration": chi,
             "effective_clients": 1 / chi,
             "density_auc": fmean(result.separations) if result.separations else None,
+            "paper_bytes_up": len(result.replies) * predictions_bytes(len(self.public.inputs), self.public.classes),
         }
 
     def _student_accuracy(self, number: int, message: bytes, result: _Exchange) -> float | None:
@@ -263,7 +270,9 @@ class Federation:
             return None
         return float((probabilities.argmax(1)[known] == self.public_labels[known]).double().mean())
 
-    def _complete(self, line: Round, result: _Exchange, teacher: bytes | None, asked: int, closing: bool) -> Round:
+    def _complete(
+        self, line: Round, result: _Exchange, teacher: bytes | None, asked: Sequence[str], closing: bool
+    ) -> Round:
         """The round with what its teacher made of the clients, told in the exchange after it."""
         accuracy = {c: r.accuracy for c, r in result.replies.items() if r.accuracy is not None}
         later = {stage: s for stage, s in result.seconds.items() if closing or stage in LATER_STAGES}
@@ -271,7 +280,8 @@ class Federation:
             line,
             accuracy=accuracy,
             accuracy_mean=fmean(accuracy.values()) if accuracy else None,
-            bytes_down=len(teacher or b"") * asked,
+            bytes_down=len(teacher or b"") * len(asked),
+            client_bytes_down=dict.fromkeys(asked, len(teacher)) if teacher else {},
             failed=line.failed | (result.failed if closing else {}),
             seconds={s: line.seconds.get(s, 0.0) + later.get(s, 0.0) for s in {**line.seconds, **later}},
         )

@@ -96,3 +96,26 @@ def ending(ended: Ended) -> str:
         return f"{ended.run}: failed: {ended.reason}"
     accuracy = "-" if ended.accuracy is None else f"{100 * ended.accuracy:.1f} %"
     return f"{ended.run}: {accuracy}, {ended.seconds:.0f} s"
+
+
+def duration(seconds: float) -> str:
+    """A length of time as people say it.
+
+    >>> duration(40), duration(200), duration(9000)
+    ('40 s', '3 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """A number of bytes as people say it.
+
+    >>> size(900), size(12_300), size(4_560_000), size(7.8e9)
+    ('900 B', '12.3 kB', '4.6 MB', '7.8 GB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count:.0f} B"

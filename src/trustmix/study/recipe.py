@@ -71,6 +71,7 @@ class SplitSection(_Section):
     samples_per_client: Positive = Field(600, description="private samples of each client, its holdout included")
     test_samples: Positive | None = Field(None, description="test samples that accuracy is measured on; all if not set")
     alpha: float = Field(0.5, gt=0, description="concentration, for kind = dirichlet")
+    seed: int | None = Field(None, ge=0, description="of the split and the public set alone; the recipe's if not set")
 
 
 class PublicSection(_Section):
@@ -170,11 +171,18 @@ class WireSection(_Section):
     up: str = "float32"
     down: str = "float32"
     form: Literal["scores", "density"] = "scores"
+    delta: bool = Field(False, description="upload the difference to the last teacher where that is shorter")
 
     @field_validator("up", "down")
     @classmethod
     def _codec(cls, name: str) -> str:
         return _known(CODECS, name)
+
+    @model_validator(mode="after")
+    def _logits(self) -> "WireSection":
+        if self.form == "density" and (self.delta or self.up not in ("float32", "float16")):
+            raise ValueError("the form density sends logits: up must be float32 or float16, and delta false")
+        return self
 
 
 class ParticipationSection(_Section):
@@ -190,6 +198,13 @@ class FaultsSection(_Section):
 
     crash: Chance = 0.0
     late: Chance = 0.0
+
+
+class TheorySection(_Section):
+    """What is measured while a run goes on."""
+
+    every: Positive | None = Field(None, description="measure each n-th round into theory.jsonl")
+    reference: Literal["model", "labels"] = Field("model", description="what counts as the truth")
 
 
 class Recipe(_Section):
@@ -214,6 +229,7 @@ class Recipe(_Section):
     wire: WireSection = WireSection()
     participation: ParticipationSection = ParticipationSection()
     faults: FaultsSection = FaultsSection()
+    theory: TheorySection = TheorySection()
 
     @field_validator("rule")
     @classmethod
@@ -239,6 +255,7 @@ class Recipe(_Section):
                 architectures=len(kinds),
                 optimizer=self.train.optimizer,
                 form=self.wire.form,
+                down=self.wire.down,
                 student=self.student is not None,
             )
         return self

@@ -13,6 +13,7 @@ from plotly.colors import qualitative
 from trustmix import storage
 from trustmix.errors import TrustmixError
 from trustmix.federation import History
+from trustmix.study.recipe import Recipe, WireSection
 from trustmix.study.runs import RunDirectory
 
 CURVES = {
@@ -61,7 +62,7 @@ def report(folders: Sequence[Path], out: Path) -> Path:
     )
     page = PAGE.format(
         plotly=plotly.offline.get_plotlyjs(),
-        table=_table(histories),
+        table=_table(histories, {name: Recipe.load(folder / "recipe.toml").wire for name, (folder, _) in runs.items()}),
         figures="".join(figures),
         failures=_failures(histories),
         recipes=recipes,
@@ -92,16 +93,19 @@ def _curve(histories: dict[str, History], key: str, title: str) -> str:
     )
 
 
-def _table(histories: dict[str, History]) -> str:
+def _table(histories: dict[str, History], wires: dict[str, WireSection]) -> str:
     rows = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{_percent(history.best_accuracy)}</td><td>{history.best_round}</td>"
         f"<td>{_percent(history.final_accuracy)}</td><td>{_percent(history.rounds[-1].local_accuracy_mean)}</td>"
         f"<td>{sum(r.bytes_up for r in history.rounds) / 1e6:.2f}</td>"
-        f"<td>{sum(r.bytes_down for r in history.rounds) / 1e6:.2f}</td></tr>"
+        f"<td>{sum(r.bytes_down for r in history.rounds) / 1e6:.2f}</td>"
+        f"<td>{sum(r.paper_bytes_up for r in history.rounds) / 1e6:.2f}</td>"
+        f"<td>{html.escape(wires[name].up)} / {html.escape(wires[name].down)}</td></tr>"
         for name, history in histories.items()
     )
     heads = ("run", "best accuracy", "in round", "final accuracy", "own classes", "MB up", "MB down")
-    return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{rows}</table>"
+    counts = ("MB up as the paper counts", "codec up / down")
+    return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads + counts)}</tr>{rows}</table>"
 
 
 def _failures(histories: dict[str, History]) -> str:

@@ -22,6 +22,7 @@ from trustmix.data import Dataset, Labelled, load, partition
 from trustmix.engines import LocalEngine, choose
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import (
+    ALONE,
     REFERENCE,
     Checkpoint,
     Client,
@@ -39,6 +40,7 @@ from trustmix.federation import (
 )
 from trustmix.models import ModelFactory, check_model
 from trustmix.seeds import numpy_stream
+from trustmix.study.meter import Meter
 from trustmix.study.recipe import ModelSection, PublicSection, Recipe
 
 log = logging.getLogger(__name__)
@@ -69,8 +71,12 @@ def run(
         return History(record.rounds())
     recipe, federation = prepare(recipe, record)
     with closing(federation.engine), record.begin(recipe, overwrite=overwrite):
+        every = recipe.theory.every if recipe.rule not in (ALONE, REFERENCE, *SERVERS) else None
+        meter = meter_of(recipe) if every else None
         for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
             record.append(line)
+            if meter and every and line.round % every == 0:
+                meter.note(record.path, line, recipe.method)
         history = History(record.rounds())
         record.finish(history)
     return history
@@ -106,6 +112,7 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
             training=Training(**recipe.train.model_dump()),
             form=recipe.wire.form,
             codec=recipe.wire.up,
+            delta=recipe.wire.delta,
             seed=recipe.seed,
             augment_calibration=recipe.density.calibration == "augmented",
             store=DiskStore(folder / str(index)) if folder else MemoryStore(),
@@ -179,6 +186,13 @@ def _check_images(recipe: Recipe, data: Dataset) -> None:
             raise TrustmixError(f"{setting} asks for augmented images, but the inputs of {data.name} are {data.shape}.")
 
 
+def meter_of(recipe: Recipe) -> Meter:
+    """What measures the theory on runs of the recipe."""
+    data = data_of(recipe)
+    public, shares = _split(recipe, data)
+    return Meter(recipe, public, shares, _factories(recipe, data), data.test, recipe.theory.reference)
+
+
 def _keep(recipe: Recipe, factories: Sequence[ModelFactory]) -> bool:
     """Whether models stay in memory between rounds: by default if all of them, with what training adds, fit in half."""
     if recipe.engine.store != "auto":
@@ -195,6 +209,7 @@ TRAINING_COPIES = 6
 
 def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled, Labelled]]]:
     """The public set, and each client's private and calibration samples."""
+    seed = recipe.seed if recipe.split.seed is None else recipe.split.seed
     elsewhere = _public_elsewhere(recipe, data)
     split = partition(
         data.train.labels,
@@ -206,7 +221,7 @@ def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled
         alpha=recipe.split.alpha,
         public_samples=recipe.public.samples if elsewhere is None else None,
         holdout=recipe.density.holdout if recipe.density.calibration == "holdout" else 0.0,
-        seed=recipe.seed,
+        seed=seed,
     )
     if elsewhere is None:
         public = data.train[split.public]
@@ -215,7 +230,7 @@ def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled
             f"public.samples is {recipe.public.samples}, but the public set has {len(elsewhere)} samples."
         )
     else:
-        order = numpy_stream(recipe.seed, "public").permutation(len(elsewhere))
+        order = numpy_stream(seed, "public").permutation(len(elsewhere))
         public = elsewhere[torch.from_numpy(order[: recipe.public.samples])]
     return public, [(data.train[share.train], data.train[share.calibration]) for share in split.clients]
 
@@ -306,7 +321,7 @@ class RunDirectory:
             self.check(recipe, resume=not overwrite, overwrite=overwrite)  # once more, now that nobody else can write
             if overwrite:
                 # the recipe last: until it is gone, the directory is still known as a run's
-                for name in ("checkpoint/server.json", "summary.json", "rounds.jsonl", "report.html"):
+                for name in ("checkpoint/server.json", "summary.json", "rounds.jsonl", "theory.jsonl", "report.html"):
                     (self.path / name).unlink(missing_ok=True)
                 for name in ("checkpoint", "models"):
                     shutil.rmtree(self.path / name, ignore_errors=True)

@@ -1,7 +1,8 @@
-"""How an upload and a teacher become bytes and back."""
+"""How an upload and a teacher become bytes and back, and what that costs."""
 
+from trustmix.wire.accounting import fedavg_bytes, predictions_bytes, scaffold_bytes
+from trustmix.wire.codecs import CODECS, Codec
 from trustmix.wire.messages import (
-    CODECS,
     FORMS,
     Envelope,
     Upload,
@@ -11,4 +12,17 @@ from trustmix.wire.messages import (
     fingerprint,
 )
 
-__all__ = ["CODECS", "FORMS", "Envelope", "Upload", "decode_teacher", "decode_upload", "encode_teacher", "fingerprint"]
+__all__ = [
+    "CODECS",
+    "FORMS",
+    "Codec",
+    "Envelope",
+    "Upload",
+    "decode_teacher",
+    "decode_upload",
+    "encode_teacher",
+    "fedavg_bytes",
+    "fingerprint",
+    "predictions_bytes",
+    "scaffold_bytes",
+]

@@ -1,4 +1,4 @@
-"""What travels, as bytes: a client's upload and the server's teacher, each one safetensors message with a header.
+"""What travels, as bytes: a client's upload and the server's teacher, each one message with a header (see `frame`).
 
 The header names the round, the sender, the codec and the fingerprint of the public set; a message that does not say
 what was expected is refused with a reason. An upload has one of two forms: `scores` (q and l: the client evaluates its
@@ -11,14 +11,11 @@ from functools import lru_cache
 
 import torch
 
-from trustmix import storage
 from trustmix.errors import TrustmixError
-from trustmix.registry import Registry
 from trustmix.trust import ClassGaussians
-
-CODECS: Registry[torch.dtype] = Registry("codec")
-CODECS.register("float32")(torch.float32)
-CODECS.register("float16")(torch.float16)
+from trustmix.trust.mixing import checked_predictions
+from trustmix.wire.codecs import CODECS, Floats, Layout, Parts
+from trustmix.wire.frame import seal, unseal
 
 
 @dataclass(frozen=True)
@@ -31,15 +28,22 @@ class Envelope:
     samples: int
     classes: int
 
-    def header(self, kind: str, codec: str) -> dict[str, str | int]:
-        """The header of a message of this kind."""
+    def header(self, kind: str, codec: str, base: str = "") -> dict[str, str | int]:
+        """The header of a message of this kind; `base` marks the teacher it is a difference to, if it is one."""
         return {
             "kind": kind,
             "codec": codec,
             "sender": self.sender,
             "round": self.round,
             "fingerprint": self.fingerprint,
+            "base": base,
         }
+
+    @property
+    def limit(self) -> int:
+        """Bytes that no honest message exceeds: float32 logits or predictions, scores, a mixture, and the header."""
+        numbers = 4 * self.samples * (self.classes + 1) + 8 * self.classes * (2 * self.classes + 1)
+        return numbers + numbers // 1000 + 16 * len(self.sender) + 2048
 
 
 @dataclass(frozen=True)
@@ -61,36 +65,56 @@ def fingerprint(inputs: torch.Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-def encode_scores(logits: torch.Tensor, density: ClassGaussians, envelope: Envelope, codec: str) -> bytes:
-    """An upload of the form `scores`."""
-    predictions = torch.softmax(logits.to(torch.float64), 1)
-    tensors = {"predictions": predictions.to(CODECS.get(codec)), "scores": density.log_prob(logits).to(torch.float32)}
-    return storage.pack(tensors, envelope.header("scores", codec))
+def encode_scores(
+    logits: torch.Tensor, density: ClassGaussians, envelope: Envelope, codec: str, base: torch.Tensor | None = None
+) -> bytes:
+    """An upload of the form `scores`; as a difference to `base`, the last teacher (N, C), where that is shorter."""
+    chosen = CODECS.get(codec)
+    parts = chosen.encode(torch.softmax(logits.to(torch.float64), 1))
+    scores = {"scores": chosen.scores.encode(density.log_prob(logits))}
+    whole = seal({**parts, **scores}, envelope.header("scores", codec))
+    if base is None:
+        return whole
+    known = chosen.encode(base.to(torch.float64))
+    difference = seal({**_subtract(parts, known), **scores}, envelope.header("scores", codec, _mark(known)))
+    return min(whole, difference, key=len)
 
 
-def encode_density(logits: torch.Tensor, density: ClassGaussians, envelope: Envelope, codec: str) -> bytes:
+def encode_density(
+    logits: torch.Tensor, density: ClassGaussians, envelope: Envelope, codec: str, base: torch.Tensor | None = None
+) -> bytes:
     """An upload of the form `density`. The mixture is small and stays exact."""
-    tensors = {"logits": logits.to(CODECS.get(codec)), **density.state()}
-    return storage.pack(tensors, envelope.header("density", codec))
+    if base is not None:
+        raise TrustmixError("An upload of the form density has logits, which have no difference to a teacher.")
+    tensors = {"logits": logits.to(_float_type(codec)), **density.state()}
+    return seal(tensors, envelope.header("density", codec))
 
 
 FORMS = {"scores": encode_scores, "density": encode_density}
 
 
-def decode_upload(payload: bytes, envelope: Envelope) -> Upload:
-    """The upload in a message of either form, if it is what the envelope promises; its values are still unchecked."""
-    tensors, kind = _open(payload, envelope)
-    if kind == "density":
-        logits = _tensor(tensors, "logits", (envelope.samples, envelope.classes))
-        density = ClassGaussians.from_state(tensors)
-        return Upload(torch.softmax(logits.to(torch.float64), 1), density.log_prob(logits))
-    predictions = _tensor(tensors, "predictions", (envelope.samples, envelope.classes))
-    return Upload(predictions, _tensor(tensors, "scores", (envelope.samples,)))
+def decode_upload(payload: bytes, envelope: Envelope, base: torch.Tensor | None = None) -> Upload:
+    """The upload in a message of either form if it is what the envelope promises; `base` is the last teacher (N, C)."""
+    tensors, header = _open(payload, envelope, *FORMS)
+    if header["kind"] == "density":
+        return _evaluate(tensors, envelope, str(header["codec"]))
+    chosen = CODECS.get(str(header["codec"]))
+    scores = {"scores": (chosen.scores.dtype, (envelope.samples,))}
+    _check(tensors, {**chosen.layout(envelope.samples, envelope.classes), **scores})
+    if header["base"]:
+        if base is None:
+            raise TrustmixError(f"The message of {envelope.sender} is a difference to a teacher, but there is none.")
+        known = chosen.encode(base.to(torch.float64))
+        if _mark(known) != header["base"]:
+            raise TrustmixError(f"The message of {envelope.sender} is a difference to another teacher than the last.")
+        tensors.update(_add(tensors, known))
+    predictions = checked_predictions(chosen.decode(tensors, envelope.classes), f"The message of {envelope.sender}")
+    return Upload(predictions, chosen.scores.decode(tensors["scores"]))
 
 
 def encode_teacher(probabilities: torch.Tensor, envelope: Envelope, codec: str) -> bytes:
     """The teacher (N, C) as a message."""
-    return storage.pack({"teacher": probabilities.to(CODECS.get(codec))}, envelope.header("teacher", codec))
+    return seal(CODECS.get(codec).encode(probabilities.to(torch.float64)), envelope.header("teacher", codec))
 
 
 @lru_cache(maxsize=1)
@@ -99,26 +123,75 @@ def decode_teacher(payload: bytes, envelope: Envelope) -> torch.Tensor:
 
     The clients of one process get the same message and share what it decodes to.
     """
-    tensors, _ = _open(payload, envelope)
-    teacher = _tensor(tensors, "teacher", (envelope.samples, envelope.classes)).to(torch.float32)
+    tensors, header = _open(payload, envelope, "teacher")
+    chosen = CODECS.get(str(header["codec"]))
+    _check(tensors, chosen.layout(envelope.samples, envelope.classes))
+    teacher = checked_predictions(chosen.decode(tensors, envelope.classes), f"The message of {envelope.sender}")
     return teacher / teacher.sum(1, keepdim=True)
 
 
-def _open(payload: bytes, envelope: Envelope) -> tuple[dict[str, torch.Tensor], str]:
-    tensors, header = storage.unpack(payload, f"The message of {envelope.sender}")
-    kind = str(header.get("kind"))
-    wanted = envelope.header(kind, str(header.get("codec")))
-    for key, value in wanted.items():
-        if header.get(key) != value:
-            raise TrustmixError(
-                f"The message of {envelope.sender} says {key} = {header.get(key)}; expected was {value}."
-            )
-    return tensors, kind
+def _open(payload: bytes, envelope: Envelope, *kinds: str) -> tuple[dict[str, torch.Tensor], dict[str, str | int]]:
+    """The tensors and the header of a message of one of these kinds, if the header says what the envelope promises."""
+    source = f"The message of {envelope.sender}"
+    tensors, header = unseal(payload, envelope.limit, source)
+    kind, codec, base = (str(header.get(key))[:60] for key in ("kind", "codec", "base"))
+    if kind not in kinds:
+        raise TrustmixError(f"{source} says kind = {kind}; expected was {' or '.join(kinds)}.")
+    wanted = envelope.header(kind, codec, base)
+    for key in [*wanted, *header]:
+        if header.get(key) != wanted.get(key):
+            said = str(header.get(key))[:60]  # the reason is recorded: it must not be as long as the sender likes
+            raise TrustmixError(f"{source} says {key[:60]} = {said}; expected was {wanted.get(key)}.")
+    return tensors, wanted
 
 
-def _tensor(tensors: dict[str, torch.Tensor], name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    found = tensors.get(name)
-    if found is None or tuple(found.shape) != shape:
-        got = "nothing" if found is None else f"the shape {tuple(found.shape)}"
-        raise TrustmixError(f"The message has {got} for {name}; expected was {shape}.")
-    return found
+def _check(tensors: Parts, layout: Layout) -> None:
+    """Refuse tensors of other names, types or shapes than those of the layout."""
+    for name in [*layout, *tensors]:
+        found = tensors.get(name)
+        dtype, shape = layout.get(name, (None, None))
+        if found is None or (found.dtype, tuple(found.shape)) != (dtype, shape):
+            got = "nothing" if found is None else f"the shape {tuple(found.shape)} of {found.dtype}"
+            raise TrustmixError(f"The message has {got} for {name}; expected was {shape} of {dtype}.")
+
+
+def _evaluate(tensors: dict[str, torch.Tensor], envelope: Envelope, codec: str) -> Upload:
+    """The predictions and scores of an upload of the form `density`."""
+    components = len(tensors["log_weights"]) if "log_weights" in tensors and tensors["log_weights"].ndim else 0
+    mixture = (min(components, envelope.classes), envelope.classes)
+    layout: Layout = {"logits": (_float_type(codec), (envelope.samples, envelope.classes))}
+    layout |= {"means": (torch.float64, mixture), "variances": (torch.float64, mixture)}
+    _check(tensors, {**layout, "log_weights": (torch.float64, mixture[:1])})
+    density = ClassGaussians.from_state(tensors)
+    logits = tensors["logits"].to(torch.float32)
+    return Upload(torch.softmax(logits.to(torch.float64), 1), density.log_prob(logits))
+
+
+def _float_type(codec: str) -> torch.dtype:
+    """The type of a codec that can carry logits."""
+    chosen = CODECS.get(codec)
+    if not isinstance(chosen, Floats):
+        raise TrustmixError(f"The codec {codec} is for probabilities; the form density sends logits: use float32.")
+    return chosen.dtype
+
+
+def _subtract(parts: Parts, known: Parts) -> dict[str, torch.Tensor]:
+    """The difference byte by byte, modulo 256: no codec loses anything by it."""
+    return {name: (_bytes(part) - _bytes(known[name])).view(part.dtype) for name, part in parts.items()}
+
+
+def _add(parts: Parts, known: Parts) -> dict[str, torch.Tensor]:
+    """What `_subtract` was given."""
+    return {name: (_bytes(parts[name]) + _bytes(part)).view(part.dtype) for name, part in known.items()}
+
+
+def _bytes(part: torch.Tensor) -> torch.Tensor:
+    return part.contiguous().view(torch.uint8)
+
+
+def _mark(known: Parts) -> str:
+    """A short hash of a teacher as the codec sees it, so that both sides know they mean the same."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in known.values():
+        digest.update(_bytes(part).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,61 @@
+"""The paper's statements as functions: teacher error (Lemma 1), oracle constants (Proposition 1), bounds and floors."""
+
+from trustmix.theory.bounds import (
+    pl_bound,
+    pl_floor,
+    pl_steps,
+    stationarity_bound,
+    stationarity_floor,
+    stationarity_step_size,
+    stationarity_steps,
+)
+from trustmix.theory.constants import (
+    Alignment,
+    Oracle,
+    align,
+    best_alpha,
+    gradient_noise,
+    oracle,
+    pl_constant,
+    score_energy,
+    smallest_alpha,
+    smoothness,
+)
+from trustmix.theory.teacher import (
+    Lemma,
+    concentration,
+    decompose,
+    effective_clients,
+    lemma,
+    rank_correlation,
+    teacher_error,
+    weights,
+)
+
+__all__ = [
+    "Alignment",
+    "Lemma",
+    "Oracle",
+    "align",
+    "best_alpha",
+    "concentration",
+    "decompose",
+    "effective_clients",
+    "gradient_noise",
+    "lemma",
+    "oracle",
+    "pl_bound",
+    "pl_constant",
+    "pl_floor",
+    "pl_steps",
+    "rank_correlation",
+    "score_energy",
+    "smallest_alpha",
+    "smoothness",
+    "stationarity_bound",
+    "stationarity_floor",
+    "stationarity_step_size",
+    "stationarity_steps",
+    "teacher_error",
+    "weights",
+]

@@ -1,0 +1,189 @@
+"""How wrong a teacher is, and why: chi, the teacher error and its bias, variance and correlation (Lemma 1).
+
+    eps_teach = E_x ||p_agg(x) - p*(x)||^2  <=  B_w^2 + sigma^2 (rho_c + (1 - rho_c) chi),   chi = E_x sum_i w_i(x)^2
+
+Expectations over clients' predictions are means over S repeated draws, such as runs that differ in their seed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trustmix.errors import TrustmixError
+from trustmix.trust.arrays import as_floats, as_numbers, shape_text
+
+
+def weights(scores: Any, tau: float) -> torch.Tensor:
+    """w_i(x) = softmax_i(tau * l_i(x)) of scores (M, N) or (S, M, N); infinite tau picks the most confident client.
+
+    >>> weights([[0.0, 0.0], [0.0, -9e9]], tau=1.0).tolist()
+    [[0.5, 1.0], [0.5, 0.0]]
+    """
+    if not tau >= 0:
+        raise TrustmixError(f"tau is {tau}; it must be 0 (average), positive, or infinite (most confident).")
+    score = as_numbers(scores, "scores").to(torch.float64)
+    if score.ndim not in (2, 3) or 0 in score.shape:
+        raise TrustmixError(f"scores have the shape {shape_text(score)}; they must be (M, N) or (S, M, N).")
+    below = score - score.amax(-2, keepdim=True)
+    share = torch.where(below == 0, torch.ones_like(below), torch.exp(tau * below))  # inf * 0 would be nan
+    return share / share.sum(-2, keepdim=True)
+
+
+def concentration(trust: Any) -> float:
+    """E_x sum_i w_i(x)^2, called chi, of weights (M, N) or (S, M, N): from 1/M (AVG) to 1 (one client alone).
+
+    >>> concentration([[0.5], [0.5]])
+    0.5
+    """
+    return float(_checked_weights(trust).square().sum(-2).mean())
+
+
+def effective_clients(trust: Any) -> float:
+    """1/chi: the number of equally trusted clients that would be as concentrated.
+
+    >>> effective_clients([[0.25]] * 4)
+    4.0
+    """
+    return 1 / concentration(trust)
+
+
+def teacher_error(teacher: Any, reference: Any) -> float:
+    """eps_teach = E_x ||p_agg(x) - p*(x)||^2 of a teacher (N, C), or the mean over several (S, N, C).
+
+    >>> teacher_error([[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]])
+    0.25
+    """
+    p, star = as_floats(teacher, "teacher").double(), as_floats(reference, "reference").double()
+    if p.shape[-2:] != star.shape or star.ndim != 2 or 0 in p.shape:
+        raise TrustmixError(f"the teacher is {shape_text(p)} and the reference {shape_text(star)}; both are (N, C).")
+    return float((p - star).square().sum(-1).mean())
+
+
+def decompose(teachers: Any, reference: Any) -> tuple[float, float]:
+    """Squared bias and variance of S drawn teachers (S, N, C), given x; their sum is the mean teacher error.
+
+    The variance is unbiased (S - 1 in the denominator), so that few draws do not count as bias what is chance.
+
+    >>> bias, variance = decompose([[[0.6, 0.4]], [[0.8, 0.2]]], [[1.0, 0.0]])
+    >>> round(bias, 9), round(variance, 9)
+    (0.16, 0.04)
+    """
+    p = as_floats(teachers, "teachers").double()
+    if p.ndim != 3 or len(p) < 2:
+        raise TrustmixError(f"teachers have the shape {shape_text(p)}; a variance needs (S, N, C) with S of 2 or more.")
+    variance = float(p.var(0).sum(-1).mean())
+    return teacher_error(p, reference) - variance, variance
+
+
+@dataclass(frozen=True)
+class Lemma:
+    """Lemma 1 on S draws: the measured left side, what it consists of, and the bound.
+
+    error = bias + own + shared + coupling, exactly. With weights that are the same in every draw, as the lemma has
+    them, coupling is 0 and the bound holds for the draws themselves, whatever their number.
+    """
+
+    error: float
+    """eps_teach, measured."""
+    bias: float
+    """B_w^2 = E_x ||sum_i w_i E[xi_i]||^2."""
+    own: float
+    """E_x sum_i w_i^2 E||xi_i - E xi_i||^2: what each client's own variance adds."""
+    shared: float
+    """E_x sum_{i != j} w_i w_j E<xi_i - E xi_i, xi_j - E xi_j>: what clients err in common."""
+    coupling: float
+    """What is left where weights vary with the draw and know something of the errors."""
+    sigma2: float
+    """sigma^2, the largest variance of any client on any sample."""
+    rho: float
+    """rho_c, the largest |covariance| of two clients on any sample, as a part of sigma^2."""
+    chi: float
+
+    @property
+    def variance(self) -> float:
+        """All that is not bias."""
+        return self.own + self.shared + self.coupling
+
+    @property
+    def bound(self) -> float:
+        """B_w^2 + sigma^2 (rho_c + (1 - rho_c) chi)."""
+        return self.bias + self.sigma2 * (self.rho + (1 - self.rho) * self.chi)
+
+
+def lemma(predictions: Any, trust: Any, reference: Any) -> Lemma:
+    """Lemma 1 from predictions q (S, M, N, C), weights (M, N) or (S, M, N) and p* (N, C).
+
+    >>> q = torch.tensor([[[[0.9, 0.1]], [[0.7, 0.3]]], [[[0.9, 0.1]], [[0.5, 0.5]]]])    # S = 2, M = 2, N = 1
+    >>> found = lemma(q, [[0.5], [0.5]], [[1.0, 0.0]])
+    >>> found.error <= found.bound, round(found.bias, 4), round(found.variance, 4)
+    (True, 0.125, 0.005)
+    """
+    q, star = as_floats(predictions, "predictions").double(), as_floats(reference, "reference").double()
+    w = _checked_weights(trust)
+    if (
+        q.ndim != 4
+        or q.shape[2:] != star.shape
+        or w.shape[-2:] != q.shape[1:3]
+        or w.shape[:-2] not in ((), q.shape[:1])
+    ):
+        raise TrustmixError(
+            f"predictions are {shape_text(q)}, weights {shape_text(w)} and the reference {shape_text(star)}; "
+            "they must be (S, M, N, C), (M, N) or (S, M, N), and (N, C)."
+        )
+    xi = q - star
+    mean = xi.mean(0)
+    centred = xi - mean
+    w_each = w if w.ndim == 3 else w.expand(len(q), *w.shape)
+    covariance = torch.einsum("sinc,sjnc->nij", centred, centred) / len(q)
+    variance = covariance.diagonal(dim1=1, dim2=2)
+    sigma2 = float(variance.max())
+    between = covariance - torch.diag_embed(variance)
+    pairs = torch.einsum("sin,sjn->nij", w_each, w_each) / len(q)
+    own = float((pairs.diagonal(dim1=1, dim2=2) * variance).sum(1).mean())
+    error = teacher_error(torch.einsum("sin,sinc->snc", w_each, q), star)
+    bias = float(torch.einsum("sin,inc->snc", w_each, mean).square().sum(-1).mean())
+    shared = float((pairs * between).sum((1, 2)).mean())
+    return Lemma(
+        error=error,
+        bias=bias,
+        own=own,
+        shared=shared,
+        coupling=error - bias - own - shared,
+        sigma2=sigma2,
+        rho=float(between.abs().max()) / sigma2 if sigma2 > 0 else 0.0,
+        chi=concentration(w),
+    )
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rank correlation; equal values share their mean rank. NaN where one side is all alike.
+
+    >>> rank_correlation([1.0, 2.0, 3.0], [0.9, 0.5, 0.1])
+    -1.0
+    """
+    if len(first) != len(second) or len(first) < 2:
+        raise TrustmixError(f"a rank correlation needs pairs, two or more; got {len(first)} and {len(second)} values.")
+    a, b = (_ranks(values) for values in (first, second))
+    scale = math.sqrt(float(a.square().sum() * b.square().sum()))
+    return round(float((a * b).sum()) / scale, 12) if scale else math.nan
+
+
+def _ranks(values: Sequence[float]) -> torch.Tensor:
+    """Ranks around 0."""
+    v = torch.tensor(values, dtype=torch.float64)
+    rank = (v[:, None] > v).double().sum(1) + (v[:, None] == v).double().sum(1) / 2
+    return rank - rank.mean()
+
+
+def _checked_weights(trust: Any) -> torch.Tensor:
+    """Weights as float64 (M, N) or (S, M, N), not negative, summing to one over clients."""
+    w = as_floats(trust, "weights").double()
+    if w.ndim not in (2, 3) or 0 in w.shape:
+        raise TrustmixError(f"weights have the shape {shape_text(w)}; they must be (M, N) or (S, M, N).")
+    total = w.sum(-2)
+    if bool((w < 0).any()) or bool(((total - 1).abs() > 1e-3).any()):
+        raise TrustmixError("weights must not be negative and must sum to one over the clients of each sample.")
+    return w
