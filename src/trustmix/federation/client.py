@@ -146,9 +146,10 @@ class Client:
         seconds: dict[str, float] = {}
         global_accuracy = local_accuracy = payload = None
         if request.teacher is not None:
-            job = self._distil(live, request.round, request.teacher)
-            yield job
-            seconds["distil"] = job.seconds
+            lesson = self._distil(live, request.round, request.teacher)
+            if lesson is not None:
+                yield lesson
+                seconds["distil"] = lesson.seconds
         if request.round > 1 and self.test is not None:
             with _timed(seconds, "evaluate"):
                 global_accuracy = accuracy(live.model, self.test.inputs, self.test.labels, self.hardware)
@@ -178,7 +179,8 @@ class Client:
                 _restore(self._live, state)
         return self._live
 
-    def _distil(self, live: _Live, round_: int, message: bytes) -> Job:
+    def _distil(self, live: _Live, round_: int, message: bytes) -> Job | None:
+        """Take in what the server sent: the job of learning it, or None where that needs no training."""
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
         return self._job(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
 

@@ -23,6 +23,8 @@ class Round:
     """On the client's own classes, after this round's private training."""
     teacher_accuracy: float | None = None
     """Of this round's teacher on the public samples whose labels are known."""
+    student_accuracy: float | None = None
+    """Of the server's student on all classes, after distilling from this round's teacher."""
     concentration: float | None = None
     """chi, the mean over public samples of sum_i w_i(x)^2."""
     effective_clients: float | None = None
@@ -92,6 +94,7 @@ class History:
             "best_round": self.best_round,
             "final_accuracy": self.final_accuracy,
             "final_local_accuracy": self.rounds[-1].local_accuracy_mean if self.rounds else None,
+            "final_student_accuracy": self.rounds[-1].student_accuracy if self.rounds else None,
             "bytes_up": sum(r.bytes_up for r in self.rounds),
             "bytes_down": sum(r.bytes_down for r in self.rounds),
             "paper_bytes_up": sum(r.paper_bytes_up for r in self.rounds),

@@ -20,7 +20,7 @@ from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.seam import ENGINES, Engine
 from trustmix.seeds import numpy_stream
-from trustmix.trust import Mixer, Rule, rule_of, separation
+from trustmix.trust import Rule, rule_of, separation
 from trustmix.wire import decode_upload, encode_teacher, predictions_bytes
 
 ALONE, REFERENCE = "alone", "reference"
@@ -79,7 +79,8 @@ class Federation:
     """Clients, a public set and a rule.
 
     `rule` is a rule's name, a tau, or "alone"; `public_labels` (-1 unknown) only measure the teacher, and with `held`,
-    the classes each client holds, how well its density tells them from the others.
+    the classes each client holds, how well its density tells them from the others. `student`, a client without private
+    data that is never asked for predictions, distils every teacher: one model in the end, for those who want one.
 
     >>> import trustmix as tm
     >>> def model(): return torch.nn.Linear(4, 2)
@@ -100,6 +101,7 @@ class Federation:
         public_labels: torch.Tensor | None = None,
         held: Mapping[str, torch.Tensor] | None = None,
         participation: Participation | None = None,
+        student: Client | None = None,
         codec: str = "float32",
         seed: int = 0,
     ) -> None:
@@ -110,6 +112,7 @@ class Federation:
         self.public_labels = public_labels
         self.held = held or {}
         self.participation = participation or Participation()
+        self.student = student
         self.codec = codec
         self.seed = seed
 
@@ -126,11 +129,13 @@ class Federation:
         be told again, never skipped.
         """
         progress = checkpoint.load() if checkpoint else Progress()
+        if progress.exchange == 0:
+            progress = Progress(teacher=self._opening())
         accuracy = None
         for number in range(progress.exchange + 1, rounds + 2):
             closing = number > rounds
             asked = self.engine.clients if closing else self._sample(number)
-            mixer = self.rule() if self.rule and not closing else None
+            mixer = None if closing else self._mixer(progress.teacher)
             request = Request(number, progress.teacher, train=not closing, upload=mixer is not None)
             moment = Moment(min(number, rounds), rounds, "closing" if closing else "clients", 0, len(asked), accuracy)
             result = self._exchange(request, asked, mixer, moment, watch or _nobody)
@@ -144,6 +149,14 @@ class Federation:
             if checkpoint:
                 checkpoint.commit(progress)
 
+    def _opening(self) -> bytes | None:
+        """What the first request carries."""
+        return None
+
+    def _mixer(self, last: bytes | None) -> Any:  # noqa: ARG002 - some methods go on from the last message
+        """What folds the uploads of a round; None where nothing is exchanged."""
+        return self.rule() if self.rule else None
+
     def _sample(self, number: int) -> Sequence[str]:
         """The clients of a round, in their fixed order."""
         everybody = self.engine.clients
@@ -152,11 +165,10 @@ class Federation:
         return [client for index, client in enumerate(everybody) if index in chosen]
 
     def _exchange(
-        self, request: Request, asked: Sequence[str], mixer: Mixer | None, moment: Moment, watch: Watcher
+        self, request: Request, asked: Sequence[str], mixer: Any, moment: Moment, watch: Watcher
     ) -> _Exchange:
         """Ask, and fold each upload as it arrives; whatever is wrong with an answer leaves that client out."""
         result = _Exchange()
-        base = self.public.teacher(request.teacher, request.round - 1) if request.teacher else None
         watch(moment)
         for done, answer in enumerate(self.engine.exchange(dict.fromkeys(asked, request)), 1):
             watch(replace(moment, done=done))
@@ -167,14 +179,14 @@ class Federation:
                 result.sent[answer.client] = len(answer.payload)
             for stage, seconds in answer.seconds.items():
                 result.seconds[stage] = result.seconds.get(stage, 0.0) + seconds
-            reason = self._fold(answer, mixer, base, result) if request.train else None
+            reason = self._fold(answer, mixer, request.teacher, result) if request.train else None
             if reason is not None:
                 result.failed[answer.client] = reason
             else:
                 result.replies[answer.client] = answer
         return result
 
-    def _fold(self, reply: Reply, mixer: Mixer | None, base: torch.Tensor | None, result: _Exchange) -> str | None:
+    def _fold(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> str | None:
         """Take one upload in, or say why not."""
         took = sum(reply.seconds.values())
         if self.participation.deadline is not None and took > self.participation.deadline:
@@ -183,14 +195,19 @@ class Federation:
             return None
         begin = time.perf_counter()
         try:
-            upload = decode_upload(reply.payload or b"", self.public.envelope(reply.client, reply.round), base)
-            mixer.add(upload.predictions, upload.scores, name=f"client {reply.client}")
-            result.separations += self._separation(reply.client, upload.scores)
+            self._take(reply, mixer, last, result)
         except TrustmixError as error:
             return f"upload refused: {error}"
         finally:
             result.seconds["mix"] = result.seconds.get("mix", 0.0) + time.perf_counter() - begin
         return None
+
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:
+        """Fold the upload of a reply, which may be a difference to the last message, or refuse it by an error."""
+        base = self.public.teacher(last, reply.round - 1) if last else None
+        upload = decode_upload(reply.payload or b"", self.public.envelope(reply.client, reply.round), base)
+        mixer.add(upload.predictions, upload.scores, name=f"client {reply.client}")
+        result.separations += self._separation(reply.client, upload.scores)
 
     def _separation(self, client: str, scores: torch.Tensor) -> list[float]:
         """How well a client's scores tell its own classes, as a list of one, or of none where it cannot be known."""
@@ -209,8 +226,9 @@ class Federation:
                 f"client {client}: {reason}. Nothing of this round is kept."
             )
 
-    def _close(self, number: int, result: _Exchange, mixer: Mixer | None) -> tuple[bytes | None, dict[str, Any]]:
+    def _close(self, number: int, result: _Exchange, mixer: Any) -> tuple[bytes | None, dict[str, Any]]:
         """The teacher as a message, and everything about the round that is known before it is distilled."""
+        message, facts = (None, {}) if mixer is None else self._teach(number, mixer, result)
         local = {c: r.local_accuracy for c, r in result.replies.items() if r.local_accuracy is not None}
         line = Round(
             number,
@@ -223,20 +241,29 @@ class Federation:
             failed=result.failed,
             seconds={stage: s for stage, s in result.seconds.items() if stage not in LATER_STAGES},
         )
-        if mixer is None:
-            return None, asdict(line)
+        return message, asdict(replace(line, **facts))
+
+    def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:
+        """The message that a round makes, and what its line says of it."""
         teacher = mixer.finish()
         chi = float(teacher.concentration.mean())
-        line = replace(
-            line,
-            teacher_accuracy=self._teacher_accuracy(teacher.probabilities),
-            concentration=chi,
-            effective_clients=1 / chi,
-            density_auc=fmean(result.separations) if result.separations else None,
-            paper_bytes_up=len(result.replies) * predictions_bytes(len(self.public.inputs), self.public.classes),
-        )
-        envelope = self.public.envelope("server", number)
-        return encode_teacher(teacher.probabilities, envelope, self.codec), asdict(line)
+        message = encode_teacher(teacher.probabilities, self.public.envelope("server", number), self.codec)
+        return message, {
+            "teacher_accuracy": self._teacher_accuracy(teacher.probabilities),
+            "student_accuracy": self._student_accuracy(number, message, result),
+            "concentration": chi,
+            "effective_clients": 1 / chi,
+            "density_auc": fmean(result.separations) if result.separations else None,
+            "paper_bytes_up": len(result.replies) * predictions_bytes(len(self.public.inputs), self.public.classes),
+        }
+
+    def _student_accuracy(self, number: int, message: bytes, result: _Exchange) -> float | None:
+        """What the teacher makes of the student, if there is one; its store lets it repeat a round."""
+        if self.student is None:
+            return None
+        reply = self.student.step(Request(number + 1, message, train=False, upload=False))
+        result.seconds["student"] = sum(reply.seconds.values())
+        return reply.accuracy
 
     def _teacher_accuracy(self, probabilities: torch.Tensor) -> float | None:
         if self.public_labels is None or not bool((known := self.public_labels >= 0).any()):

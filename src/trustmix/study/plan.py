@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from trustmix.baselines import SERVERS
 from trustmix.engines import Plan, choose
 from trustmix.engines.tuning import CLIENTS, client_steps_a_second
 from trustmix.federation import ALONE, REFERENCE, Client, Hardware
@@ -64,7 +65,7 @@ def forecast(recipe: Recipe) -> Forecast:
     plan, found = choose(
         clients, mode=wanted.mode, precision=wanted.precision, device=wanted.device, workers=wanted.workers
     )
-    exchanges = recipe.rule not in (ALONE, REFERENCE)
+    exchanges = recipe.rule not in (ALONE, REFERENCE, *SERVERS)
     kinds = list({client.architecture: client for client in clients}.values())
     parameters = tuple(sum(p.numel() for p in client.model().parameters()) for client in kinds)
     asked = recipe.participation.fraction

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from trustmix.baselines import SERVERS, check_method
 from trustmix.data import DATASETS, Augment
 from trustmix.errors import TrustmixError
 from trustmix.federation import ALONE, ENGINES, OPTIMIZERS, REFERENCE
@@ -107,6 +108,12 @@ class ModelSection(_Section):
         if self.name is not None:
             _known(MODELS, self.name)
         return self
+
+
+class StudentSection(ModelSection):
+    """A model that the server distils from every teacher; the options are those of the model's function."""
+
+    epochs: Positive = Field(1, description="epochs of distillation a round")
 
 
 class TrainSection(_Section):
@@ -210,11 +217,12 @@ class Recipe(_Section):
     clients: Positive = 20
     rounds: Positive = 20
     seed: Annotated[int, Field(ge=0)] = 0
-    rule: str | Tau = Field("suwa", description="avg, uwa, suwa, most-confident, alone, reference, or { tau = 0.4 }")
+    rule: str | Tau = Field("suwa", description="a rule's or a baseline's name, or { tau = 0.4 }")
     data: DataSection
     split: SplitSection = SplitSection()
     public: PublicSection = PublicSection()
     model: ModelSection | tuple[ModelSection, ...] = ModelSection(name="mlp")
+    student: StudentSection | None = None
     train: TrainSection = TrainSection()
     density: DensitySection = DensitySection()
     engine: EngineSection = EngineSection()
@@ -226,7 +234,7 @@ class Recipe(_Section):
     @field_validator("rule")
     @classmethod
     def _rule(cls, rule: str | Tau) -> str | Tau:
-        names = [*RULES.names(), ALONE, REFERENCE]
+        names = [*RULES.names(), *SERVERS, ALONE, REFERENCE]
         if isinstance(rule, str) and rule not in names:
             raise ValueError(f'there is no rule "{rule}".{nearest(rule, names)} There are: {", ".join(names)}')
         return rule
@@ -237,6 +245,20 @@ class Recipe(_Section):
         if model == ():
             raise ValueError("the list of models is empty")
         return model
+
+    @model_validator(mode="after")
+    def _method(self) -> "Recipe":
+        if isinstance(self.rule, str):
+            kinds = [model for index, model in enumerate(self.models) if model not in self.models[:index]]
+            check_method(
+                self.rule,
+                architectures=len(kinds),
+                optimizer=self.train.optimizer,
+                form=self.wire.form,
+                down=self.wire.down,
+                student=self.student is not None,
+            )
+        return self
 
     @property
     def models(self) -> tuple[ModelSection, ...]:
@@ -349,7 +371,7 @@ def _sentence(error: ValidationError) -> str:
         for part in first["loc"]
         if isinstance(part, int) or part in _all_keys() or first["type"] == "extra_forbidden"
     ]
-    key = ".".join(place)
+    key = ".".join(place) or "rule"  # settings that do not go together are so because of the rule
     if first["type"] == "extra_forbidden":
         parent = ".".join(place[:-1])
         siblings = [known.rpartition(".")[2] for known in _all_paths() if known.rpartition(".")[0] == parent]
@@ -368,7 +390,7 @@ def _all_paths() -> list[str]:
     paths = []
     for name, info in Recipe.model_fields.items():
         paths.append(name)
-        section = ModelSection if name == "model" else info.annotation
+        section = {"model": ModelSection, "student": StudentSection}.get(name, info.annotation)
         if isinstance(section, type) and issubclass(section, BaseModel):
             paths += [f"{name}.{key}" for key in section.model_fields]
     return paths

@@ -20,6 +20,7 @@ CURVES = {
     "accuracy_mean": "Accuracy on all classes, mean over clients",
     "local_accuracy_mean": "Accuracy on the client's own classes",
     "teacher_accuracy": "Accuracy of the teacher on the public set",
+    "student_accuracy": "Accuracy of the server's student on all classes",
     "effective_clients": "Effective number of clients behind a teacher's label (1/χ)",
 }
 
@@ -53,7 +54,7 @@ def report(folders: Sequence[Path], out: Path) -> Path:
         if not history.rounds:
             raise TrustmixError(f"{folder} holds no finished round; give a run directory with a rounds.jsonl.")
     histories = {name: history for name, (_, history) in runs.items()}
-    figures = [_curve(histories, key, title) for key, title in CURVES.items()]
+    figures = [_curve(histories, key, title) for key, title in CURVES.items() if _told(histories, key)]
     recipes = "".join(
         f"<details><summary>Recipe of {html.escape(name)}</summary><pre>"
         f"{html.escape(storage.read_bytes(folder / 'recipe.toml').decode())}</pre></details>"
@@ -68,6 +69,11 @@ def report(folders: Sequence[Path], out: Path) -> Path:
     )
     storage.write_bytes(out, page.encode())
     return out
+
+
+def _told(histories: dict[str, History], key: str) -> bool:
+    """Whether any run has something to say of it."""
+    return any(getattr(line, key) is not None for history in histories.values() for line in history.rounds)
 
 
 def _curve(histories: dict[str, History], key: str, title: str) -> str:

@@ -10,13 +10,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trustmix import storage
+from trustmix.baselines import CLIENTS, SERVERS
 from trustmix.data import Dataset, Labelled, load, partition
 from trustmix.engines import LocalEngine, choose
 from trustmix.errors import StorageError, TrustmixError
@@ -40,7 +41,7 @@ from trustmix.federation import (
 from trustmix.models import ModelFactory, check_model
 from trustmix.seeds import numpy_stream
 from trustmix.study.meter import Meter
-from trustmix.study.recipe import PublicSection, Recipe
+from trustmix.study.recipe import ModelSection, PublicSection, Recipe
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def run(
         return History(record.rounds())
     recipe, federation = prepare(recipe, record)
     with closing(federation.engine), record.begin(recipe, overwrite=overwrite):
-        every = recipe.theory.every if recipe.rule not in (ALONE, REFERENCE) else None
+        every = recipe.theory.every if recipe.rule not in (ALONE, REFERENCE, *SERVERS) else None
         meter = meter_of(recipe) if every else None
         for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
             record.append(line)
@@ -99,8 +100,9 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
         # a worker process that dies takes its memory along; on disk its clients' states outlive it
         folder = Path(tempfile.mkdtemp(prefix="trustmix-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    kind = CLIENTS.get(str(recipe.rule), Client)
     clients = [
-        Client(
+        kind(
             id=str(index),
             model=factories[index],
             private=private,
@@ -117,6 +119,7 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
         )
         for index, (private, calibration) in enumerate(shares)
     ]
+    student = _student(recipe, data, clients[0], folder)
     wanted = recipe.engine
     plan, found = choose(
         clients, mode=wanted.mode, precision=wanted.precision, device=wanted.device, workers=wanted.workers
@@ -125,16 +128,20 @@ def prepare(recipe: Recipe, record: "RunDirectory | None" = None) -> tuple[Recip
     engine: Engine = LocalEngine(clients, plan, keep=keep)
     if recipe.faults.crash or recipe.faults.late:
         engine = FaultyEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
-    federation = Federation(
-        clients=engine,
-        public=shared,
-        rule=recipe.method,
-        public_labels=public.labels,
-        held={client.id: torch.unique(client.private.labels) for client in clients},
-        participation=Participation(**recipe.participation.model_dump()),
-        codec=recipe.wire.down,
-        seed=recipe.seed,
-    )
+    if student is not None:
+        student.settle(plan.hardware, keep=True)
+    settings: dict[str, Any] = {
+        "clients": engine,
+        "public": shared,
+        "public_labels": public.labels,
+        "held": {client.id: torch.unique(client.private.labels) for client in clients},
+        "participation": Participation(**recipe.participation.model_dump()),
+        "student": student,
+        "codec": recipe.wire.down,
+        "seed": recipe.seed,
+    }
+    server = SERVERS.get(str(recipe.rule))
+    federation = server(**settings) if server else Federation(rule=recipe.method, **settings)
     return given.settled(plan.mode, plan.hardware.precision, plan.hardware.device, plan.workers, keep), federation
 
 
@@ -142,6 +149,23 @@ def data_of(recipe: Recipe) -> Dataset:
     """The data a recipe names."""
     wanted = recipe.data
     return load(wanted.name, path=wanted.path, source=wanted.source, **(wanted.model_extra or {}))
+
+
+def _student(recipe: Recipe, data: Dataset, like: Client, folder: Path | None) -> Client | None:
+    """The server's own model, which learns from teachers alone; where weights are shared, the one all begin with."""
+    if recipe.student is None and recipe.rule not in SERVERS:
+        return None
+    wanted = recipe.student or recipe.models[0]
+    factory = _factory(recipe, data, wanted, STUDENT)
+    check_model(factory, data.train.inputs[:2])
+    nothing = like.private[torch.zeros(0, dtype=torch.int64)]
+    training = like.training if recipe.student is None else replace(like.training, public_epochs=recipe.student.epochs)
+    store = DiskStore(folder / STUDENT) if folder else MemoryStore()
+    return Client(STUDENT, factory, nothing, nothing, like.public, like.test, training, seed=recipe.seed, store=store)
+
+
+STUDENT = "student"
+"""The id of the server's student, and the name of its file among the models."""
 
 
 def _informed(recipe: Recipe) -> Recipe:
@@ -240,17 +264,17 @@ def _public_elsewhere(recipe: Recipe, data: Dataset) -> Labelled | None:
 
 def _factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
     """Each client's model, the listed models dealt in turn; one of each kind is tried on real inputs."""
-    scale = (data.mean, data.std) if data.train.inputs.dtype == torch.uint8 else None
-    factories = []
-    for index in range(recipe.clients):
-        model = recipe.models[index % len(recipe.models)]
-        options = model.model_extra or {}
-        factories.append(
-            ModelFactory(model.name, model.source, options, data.shape, data.classes, scale, recipe.seed, str(index))
-        )
+    dealt = [recipe.models[index % len(recipe.models)] for index in range(recipe.clients)]
+    factories = [_factory(recipe, data, model, str(index)) for index, model in enumerate(dealt)]
     for factory in factories[: len(recipe.models)]:
         check_model(factory, data.train.inputs[:2])
     return factories
+
+
+def _factory(recipe: Recipe, data: Dataset, model: ModelSection, owner: str) -> ModelFactory:
+    scale = (data.mean, data.std) if data.train.inputs.dtype == torch.uint8 else None
+    options = model.model_extra or {}
+    return ModelFactory(model.name, model.source, options, data.shape, data.classes, scale, recipe.seed, owner)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import torch
 from rich.table import Table
 
 from trustmix import storage, theory
+from trustmix.baselines import SERVERS
 from trustmix.data import Labelled
 from trustmix.errors import TrustmixError
 from trustmix.federation import ALONE, History, Round
@@ -204,9 +205,10 @@ def _runs(folders: Sequence[Path]) -> list[tuple[Path, Recipe]]:
     if unfinished:
         raise TrustmixError(f"{unfinished[0]} is not finished; go on with `trustmix run ... --resume` first.")
     runs = [(file.parent, Recipe.load(file)) for file in files]
-    told = [(folder, recipe) for folder, recipe in runs if recipe.rule != ALONE]
+    told = [(folder, recipe) for folder, recipe in runs if recipe.rule not in (ALONE, *SERVERS)]
     if not told:
-        raise TrustmixError(f"The clients of {runs[0][0]} train alone: there is no teacher to measure.")
+        how = "share weights" if runs[0][1].rule in SERVERS else "train alone"
+        raise TrustmixError(f"The clients of {runs[0][0]} {how}: there is no teacher to measure.")
     return told
 
 

@@ -1,0 +1,43 @@
+"""DS-FL (Itahara et al., 2021): averaged predictions, sharpened by entropy reduction aggregation (ERA).
+
+p(x) = softmax(((1/M) sum_i q_i(x)) / T): the averaged probabilities go through a softmax of low temperature T.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from trustmix.trust import RULES, Accumulator, Teacher
+from trustmix.trust.arrays import Kind, as_floats
+
+TEMPERATURE = 0.1
+"""T, the paper's choice."""
+
+
+def sharpened(probabilities: Any, temperature: float = TEMPERATURE) -> Any:
+    """softmax(p / T) of each row (N, C).
+
+    >>> import numpy as np
+    >>> sharpened(np.array([[0.6, 0.4]])).round(4).tolist()  # odds exp(0.2 / 0.1)
+    [[0.8808, 0.1192]]
+    """
+    p = as_floats(probabilities, "probabilities").to(torch.float64)
+    return Kind.of(probabilities).restore(torch.softmax(p / temperature, -1))
+
+
+@RULES.register("ds-fl")
+class EntropyReduction:
+    """The average of all predictions, sharpened."""
+
+    def __init__(self) -> None:
+        self._average = Accumulator(0.0)
+
+    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload") -> None:
+        """Fold in one client's predictions q (N, C); at tau = 0 scores do not count."""
+        self._average.add(predictions, scores, name=name)
+
+    def finish(self) -> Teacher[Any]:
+        """The teacher of everything added so far."""
+        teacher = self._average.finish()
+        return replace(teacher, probabilities=sharpened(teacher.probabilities))
