@@ -163,7 +163,7 @@ def recipes_command() -> None:
     Example: trustmix recipes
     """
     for name, line in built_in().items():
-        typer.echo(f"{name:10} {line}")
+        typer.echo(f"{name:15} {line}")
 
 
 @app.command("plan")

@@ -255,7 +255,7 @@ def test_the_data_may_bring_their_own_public_set(tmp_path: Path) -> None:
     fields = {"data": {"name": "npz", "path": str(tmp_path / "mine.npz")}, "clients": 3, "rounds": 1}
     recipe = fields | {"split": {"samples_per_client": 20}, "public": {"samples": 30}}
     assert tm.run(recipe).rounds[0].teacher_accuracy is None
-    with pytest.raises(TrustmixError, match="51, but the data's own public set has 50"):
+    with pytest.raises(TrustmixError, match="51, but the public set has 50"):
         tm.run(recipe | {"public": {"samples": 51}})
 
 
