@@ -10,8 +10,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from trustmix.cli import app
-from trustmix.study import built_in
 from trustmix.federation import Moment
+from trustmix.study import built_in
 from trustmix.study.display import Display
 
 QUICK = ["clients=5", "rounds=2", "split.samples_per_client=30", "public.samples=50", "train.public_epochs=1"]
