@@ -72,9 +72,9 @@ def images(count: int) -> torch.Tensor:
 
 
 def texts(count: int) -> torch.Tensor:
-    """Token ids of texts of 5 to 128 tokens, most of them short, padded with 0."""
+    """Token ids of texts of 5 to 128 tokens, most of them short, padded with -1."""
     lengths = (5 + 123 * torch.rand(count) ** 3).long()
-    return torch.randint(1000, 30000, (count, 128)) * (torch.arange(128) < lengths.unsqueeze(1))
+    return torch.randint(1000, 30000, (count, 128)).masked_fill(torch.arange(128) >= lengths.unsqueeze(1), -1)
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {

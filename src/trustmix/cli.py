@@ -3,8 +3,9 @@
 Exit code 0 on success, 1 when runs of a sweep failed, 2 on bad input with one sentence, 130 on Ctrl-C.
 """
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -108,7 +109,7 @@ def run_command(
     """
     changes = overrides or []
     loaded = Recipe.load(recipe, changes)
-    folder = out or Path("runs") / ",".join([Path(recipe).stem, *changes]).replace("/", "_")
+    folder = out or Path("runs") / _named(recipe, changes)
     console = Console(quiet=quiet)
     with _display(console) as watch, _told(console):
         history = run(loaded, out=folder, resume=resume, overwrite=overwrite, watch=watch)
@@ -140,7 +141,7 @@ def sweep_command(
     Example: trustmix sweep digits --over rule=avg,uwa,suwa --over split.classes_per_client=2,3,5 --seeds 3
     """
     swept, changes = parse_over(over), overrides or []
-    folder = out or Path("sweeps") / ",".join([Path(recipe).stem, *swept, *changes]).replace("/", "_")
+    folder = out or Path("sweeps") / _named(recipe, [*swept, *changes])
     console = Console(quiet=quiet)
     with sweep_display(console) as watch:
         found = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, watch)
@@ -223,6 +224,12 @@ def theory_command(
     console.print(findings.table())
     console.print(findings.verdict(), soft_wrap=True, highlight=False)
     console.print(f"Page: {page(findings, out)}", soft_wrap=True, highlight=False)
+
+
+def _named(recipe: str, changes: Sequence[str]) -> str:
+    """A directory name made from what was asked for; a long one is cut and told apart by a few digits."""
+    name = ",".join([Path(recipe).stem, *changes]).replace("/", "_")
+    return name if len(name.encode()) <= 200 else f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 @contextmanager

@@ -22,7 +22,11 @@ def candidates(name: str | Path, *, here: bool = True) -> list[Path]:
     >>> candidates("/data/cifar10")
     [PosixPath('/data/cifar10')]
     """
-    path = Path(name).expanduser()
+    path = Path(name)
+    try:
+        path = path.expanduser()
+    except RuntimeError:
+        return [path]  # of a user who is not there
     if path.is_absolute():
         return [path]
     base = os.environ.get("TRUSTMIX_DATA")
@@ -32,4 +36,7 @@ def candidates(name: str | Path, *, here: bool = True) -> list[Path]:
 
 def find(name: str | Path, *, here: bool = True) -> Path | None:
     """The first of the places that exists."""
-    return next((place for place in candidates(name, here=here) if place.exists()), None)
+    try:
+        return next((place for place in candidates(name, here=here) if place.exists()), None)
+    except OSError:
+        return None  # a name too long for any place

@@ -142,6 +142,70 @@ def test_nothing_in_a_pickle_is_executed(tmp_path: Path, capsys: pytest.CaptureF
     assert "executed" not in capsys.readouterr().out
 
 
+def test_a_pickled_array_of_pointers_is_refused(tmp_path: Path) -> None:
+    folder = pickles(tmp_path / "cifar")
+    fake = pickle.dumps({b"data": np.zeros(4, np.uint8), b"labels": []}, protocol=2).replace(b"u1", b"O8")
+    (folder / "data_batch_3").write_bytes(fake)
+    with pytest.raises(TrustmixError, match=r"data_batch_3 .* array of type O8, not of whole numbers"):
+        load("cifar10", path=folder)
+
+
+def test_sixteen_bits_are_scaled_and_thirty_two_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            Image.fromarray(np.full((4, 4), 257 * 40 * i, np.uint16)).save(tmp_path / name / f"{i}.png")
+    data = load("images", path=tmp_path)
+    assert sorted({int(x.max()) for x in data.train.inputs} | {int(x.max()) for x in data.test.inputs}) == [
+        0,
+        40,
+        80,
+        120,
+        160,
+    ]
+    Image.fromarray(np.zeros((4, 4), np.float32)).save(tmp_path / "a" / "f.tiff")
+    with pytest.raises(TrustmixError, match=r"f.tiff has pixels of 32 bits"):
+        load("images", path=tmp_path)
+
+
+def test_a_photo_is_turned_upright(tmp_path: Path) -> None:
+    turned = Image.Exif()
+    turned[274] = 6
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            Image.fromarray(np.zeros((20, 40, 3), np.uint8)).save(tmp_path / name / f"{i}.jpg", exif=turned)
+    assert load("images", path=tmp_path).shape == (3, 40, 20)
+
+
+def test_a_sheet_or_a_parquet_column_of_another_kind_is_one_sentence(tmp_path: Path) -> None:
+    folder = sheets(tmp_path / "sheets")
+    Image.fromarray(np.zeros((32, 64, 3), np.uint8)).save(folder / "train-00.webp")
+    with pytest.raises(TrustmixError, match=r"train-00.webp is no sheet of 32 x 32"):
+        load("cifar10", path=folder)
+    (folder / "labels.npz").write_bytes(b"PK cut")
+    with pytest.raises(TrustmixError, match=r"labels.npz could not be read"):
+        load("cifar10", path=folder)
+    folder = parquet(tmp_path / "pq")
+    pyarrow.parquet.write_table(pyarrow.table({"img": ["x"], "label": [0]}), folder / "train-00000-of-00001.parquet")
+    with pytest.raises(TrustmixError, match=r'row 0: the column "img" holds no encoded image'):
+        load("cifar10", path=folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"size": "x"}, r"data.size: input should be a valid integer"),
+        ({"size": 0}, r"data.size is 0"),
+        ({"test": "x"}, r"data.test: input should be a valid number"),
+        ({"classes": "kind0"}, r"data.classes: .* \(given: 'kind0'\)"),
+    ],
+)
+def test_a_setting_of_the_wrong_type_is_one_sentence(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(TrustmixError, match=sentence):
+        load("images", path=tmp_path, **options)
+
+
 def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 

@@ -135,6 +135,23 @@ def test_a_bad_table_is_one_sentence(tmp_path: Path, tokenizer: str, content: by
         load("text", path=tmp_path / name, tokenizer=tokenizer)
 
 
+def test_blank_lines_do_no_harm_and_own_texts_stay_as_they_are(tmp_path: Path, tokenizer: str) -> None:
+    (tmp_path / "t.csv").write_text("text,label\n" + "the song\\nabla,1\n\na goal,0\n" * 5 + "\n")
+    data = load("text", path=tmp_path / "t.csv", classes=[0, 1], tokenizer=tokenizer)
+    assert data.class_names == ("0", "1")
+    assert len(data.train) + len(data.test) == 10
+    (tmp_path / "t.jsonl").write_text('{"text": "goal", "label": 1}\n\n' * 5 + '{"text": "song", "label": null}\n')
+    with pytest.raises(TrustmixError, match="Row 6 of the data has no label"):
+        load("text", path=tmp_path / "t.jsonl", tokenizer=tokenizer)
+
+
+def test_the_same_table_twice_is_refused(tmp_path: Path, tokenizer: str) -> None:
+    for name in ("train.csv", "train.csv.gz", "test.csv"):
+        write(tmp_path / "d" / name, rows())
+    with pytest.raises(TrustmixError, match=r"train.csv and .*train.csv.gz may be the same table twice"):
+        load("text", path=tmp_path / "d", text="q", label="topic", tokenizer=tokenizer)
+
+
 def test_a_class_that_is_not_there_is_named(tmp_path: Path, tokenizer: str) -> None:
     path = write(tmp_path / "t.csv", rows())
     with pytest.raises(TrustmixError, match=r'data.classes names "sports", but the labels are music, sport'):

@@ -103,6 +103,36 @@ def test_encoders_without_pooler_or_with_another_padding_ignore_padding(tmp_path
     torch.testing.assert_close(model(tokens), alone, rtol=1e-4, atol=1e-5)
 
 
+def test_weights_saved_with_a_pretraining_head_are_taken_without_it(tmp_path: Path) -> None:
+    own = bert_tiny((16,), 10).encoder.state_dict()  # type: ignore[union-attr]
+    names = {f"bert.{name}": value.clone() for name, value in own.items()} | {"cls.predictions.bias": torch.ones(3)}
+    safetensors.torch.save_file(names, tmp_path / "w.safetensors")
+    model = bert_tiny((16,), 10, weights=str(tmp_path / "w.safetensors"))
+    assert torch.equal(model.encoder.state_dict()["pooler.dense.weight"], own["pooler.dense.weight"])  # type: ignore[union-attr]
+    with pytest.raises(TrustmixError, match=r"data.length is 1024; the weights of BERT-tiny take up to 512"):
+        bert_tiny((1024,), 10, weights=str(tmp_path / "w.safetensors"))
+
+
+def test_an_encoder_whose_file_lacks_layers_is_refused(tmp_path: Path) -> None:
+    tiny = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 50}
+    save_encoder(tmp_path / "bert", model_type="bert", num_hidden_layers=1, **tiny)
+    config = json.loads((tmp_path / "bert/config.json").read_text())
+    (tmp_path / "bert/config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
+    with pytest.raises(TrustmixError, match=r"another architecture: .*layer.1.* is missing"):
+        encoder((16,), 3, weights=str(tmp_path / "bert"))
+    (tmp_path / "bert/model.safetensors").write_bytes(b"cut")
+    with pytest.raises(TrustmixError, match="is not an encoder of transformers"):
+        encoder((16,), 3, weights=str(tmp_path / "bert"))
+
+
+def test_a_padding_id_inside_a_text_does_not_cut_it() -> None:
+    model = bert_tiny((8,), 3).eval()
+    text = torch.tensor([[5, 0, 7, 9, -1, -1, -1, -1]])
+    longer = torch.tensor([[5, 6, 7, 8, 9, 10, 11, 12]])
+    together = model(torch.cat([text, longer]))[:1]
+    torch.testing.assert_close(model(text), together, rtol=1e-4, atol=1e-5)
+
+
 def test_a_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(TrustmixError, match="is not an encoder of transformers"):

@@ -161,6 +161,8 @@ def test_a_public_set_from_elsewhere_is_unlabelled_and_of_the_same_kind(tmp_path
         TrustmixError, match=r'public.data "npz" has inputs \(1, 4, 8\) .* the private data \(1, 8, 8\)'
     ):
         prepare(recipe)
+    with pytest.raises(TrustmixError, match=r"public.data is the private data set itself"):
+        prepare(Recipe.load("demo", ["public.data=digits"]))
     with pytest.raises(TrustmixError, match=r"path goes with public.data"):
         Recipe.load("demo", ["public.path=x"])
 
@@ -197,6 +199,8 @@ def test_separation_is_the_area_under_the_roc_curve() -> None:
     own = torch.rand(300, generator=generator) < 0.3
     scores = torch.randn(300, generator=generator) + own
     assert separation(scores, own) == pytest.approx(roc_auc_score(own, scores))
+    coarse = scores.round()
+    assert separation(coarse, own) == pytest.approx(roc_auc_score(own, coarse))
 
 
 def test_the_density_tells_own_classes_on_the_demo() -> None:

@@ -21,7 +21,7 @@ def test_built_in_recipes_are_valid_and_survive_being_written_out(name: str, tmp
 def test_lists_of_models_own_functions_and_taus_survive_being_written_out(tmp_path: Path) -> None:
     models = [
         {"name": "mlp", "hidden": [8, 9]},
-        {"source": "my.models:build", "text": 'a "quoted" \\ word', "on": True},
+        {"source": "my.models:build", "text": 'a "quoted" \\ word', "folder": "\U0001f600\x7f", "on": True},
     ]
     fields = {"data": {"source": "my.data:load"}, "model": models, "rule": {"tau": float("inf")}}
     recipe = Recipe.load(fields)

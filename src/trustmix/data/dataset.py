@@ -64,7 +64,8 @@ def checked(dataset: Dataset) -> Dataset:
     counts = torch.bincount(dataset.train.labels, minlength=dataset.classes)
     empty = torch.nonzero(counts == 0).flatten().tolist()
     if empty:
-        names = ", ".join(f"{index} ({dataset.class_names[index]})" for index in empty)
+        names = ", ".join(f"{index} ({dataset.class_names[index]})" for index in empty[:5])
+        names += f" and {len(empty) - 5} more" if len(empty) > 5 else ""
         raise TrustmixError(
             f'Data set "{dataset.name}": no training sample has the class {names}; '
             f"labels must cover 0 to {dataset.classes - 1}."

@@ -48,8 +48,11 @@ def fetch(name: str, hub: str) -> str | None:
         return 'the extra "hub" is not installed'
     os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "10")
     target = places.cache() / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=target.parent))
+    except OSError as error:
+        return f"{target.parent} cannot be written: {error.strerror}"
     try:
         for part, rows in datasets.load_dataset(hub).items():
             rows.to_parquet(work / f"{part}.parquet")

@@ -9,6 +9,7 @@ import io
 import itertools
 import pickle
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,14 +127,38 @@ def _members(place: Path, wanted: Collection[str]) -> dict[str, bytes]:
     return found
 
 
+class _Kind:
+    """A pickled array's type: whole numbers only, since others could carry pointers."""
+
+    def __init__(self, code: str, *_: object) -> None:
+        self.code = code.decode() if isinstance(code, bytes) else str(code)
+        if self.code not in ("u1", "i1", "i2", "i4", "i8"):
+            raise pickle.UnpicklingError(f"it holds an array of type {self.code[:20]}, not of whole numbers")
+        self.order = "<"
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = ">" if state[1] in (">", b">") else "<"
+
+
+class _Array:
+    """A pickled array, made anew from its bytes; numpy's own unpickling is never called."""
+
+    values: np.ndarray[Any, Any]
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, by_columns, raw = state
+        flat = np.frombuffer(raw, np.dtype(kind.order + kind.code))
+        self.values = flat.reshape(shape, order="F" if by_columns else "C")
+
+
 class _PlainValues(pickle.Unpickler):
     """Arrays, numbers, text, lists and dicts; anything else in a pickle is refused before it is touched."""
 
     KNOWN: Mapping[tuple[str, str], Any] = {
-        ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
-        ("numpy._core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
+        ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
+        ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
+        ("numpy", "ndarray"): _Array,
+        ("numpy", "dtype"): _Kind,
         ("_codecs", "encode"): lambda text, _: text.encode("latin1"),  # how python 3 writes bytes for python 2
     }
 
@@ -157,9 +182,9 @@ def _unpickled(where: str, data: bytes) -> dict[str, Any]:
 def _pickled(kind: _Cifar, where: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
     entries = _unpickled(where, data)
     try:
-        pixels = np.asarray(entries["data"], np.uint8).reshape(-1, 3, 32, 32)
+        pixels = entries["data"].values.astype(np.uint8).reshape(-1, 3, 32, 32)
         labels = np.asarray(entries[kind.labels], np.int64)
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise TrustmixError(f"{where} holds no images and {kind.labels} ({error}).") from error
     return torch.from_numpy(pixels), torch.from_numpy(labels)
 
@@ -189,11 +214,15 @@ def _sheets(name: str, folder: Path) -> Dataset:
         with np.load(folder / "labels.npz", allow_pickle=False) as archive:
             labels = {part: archive[part].astype(np.int64) for part in ("train", "test")}
             names = [str(entry) for entry in archive["classes"]]
-    except (OSError, ValueError, KeyError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile) as error:
         raise TrustmixError(f"{folder / 'labels.npz'} could not be read ({error}).") from error
     parts = []
     for part, wanted in labels.items():
-        pictures = [_picture(file) for file in sorted(folder.glob(f"{part}-*.*"))]
+        files = sorted(folder.glob(f"{part}-*.*"))
+        pictures = [_picture(file) for file in files]
+        for file, sheet in zip(files, pictures, strict=True):
+            if sheet.ndim != 3 or sheet.shape[0] % 32 or sheet.shape[1] != 25 * 32:
+                raise TrustmixError(f"{file} is no sheet of 32 x 32 colour images in 25 columns.")
         cells = [sheet.reshape(sheet.shape[0] // 32, 32, 25, 32, 3).swapaxes(1, 2) for sheet in pictures]
         pixels = np.concatenate([cell.reshape(-1, 32, 32, 3) for cell in cells]) if cells else np.zeros((0, 32, 32, 3))
         if len(pixels) != len(wanted):
@@ -216,7 +245,11 @@ def _parquet(name: str, folder: Path) -> Dataset:
             image = next((key for key in ("img", "image") if key in table), "image")
             label = next((key for key in ("fine_label", "label") if key in table), "label")
             cells = column(table, image, file, "the images")
-            pixels += [_picture(cell["bytes"], where=f"{file}, row {row}") for row, cell in enumerate(cells)]
+            for row, cell in enumerate(cells):
+                data = cell.get("bytes") if isinstance(cell, dict) else cell
+                if not isinstance(data, bytes):
+                    raise TrustmixError(f'{file}, row {row}: the column "{image}" holds no encoded image.')
+                pixels.append(_picture(data, where=f"{file}, row {row}"))
             labels += column(table, label, file, "the labels")
         parts.append((_stack(pixels, [f"{part} image {i}" for i in range(len(pixels))]), labels))
     names, both = chosen_classes([*parts[0][1], *parts[1][1]], None)
@@ -239,6 +272,8 @@ def images(
     """
     if path is None:
         raise TrustmixError('The data set "images" needs data.path, a folder with a folder of images for each class.')
+    if size is not None and size < 1:
+        raise TrustmixError(f"data.size is {size}; images need at least one pixel.")
     folder = given(path)
     halves = [folder / "train", next((folder / n for n in ("test", "val") if (folder / n).is_dir()), folder / "test")]
     if not halves[0].is_dir():
@@ -277,11 +312,16 @@ def _picture(
         raise TrustmixError(f'{where} needs Pillow to be read: pip install "trustmix[images]".') from error
     try:
         with pillow.open(source if isinstance(source, Path) else io.BytesIO(source)) as image:
-            plain = image.convert("L" if image.mode in ("L", "1", "I;16") else "RGB")
+            if image.mode in ("I", "F"):
+                raise TrustmixError(f"{where} has pixels of 32 bits; save it with 8 or 16 bits a channel.")
+            upright = importlib.import_module("PIL.ImageOps").exif_transpose(image)
+            if upright.mode.startswith("I;16"):
+                upright = pillow.fromarray((np.asarray(upright) // 257).astype(np.uint8))
+            plain = upright.convert("L" if upright.mode in ("L", "1") else "RGB")
             if size is not None:
                 plain = plain.resize((size, size), pillow.Resampling.BILINEAR)
             return np.asarray(plain)
-    except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises for broken files
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:  # what Pillow raises
         raise TrustmixError(f"{where} is not a whole image ({error}); mend or remove it.") from error
 
 

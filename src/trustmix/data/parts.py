@@ -29,6 +29,9 @@ def chosen_classes(labels: Sequence[Any], wanted: Sequence[str] | None) -> tuple
     >>> chosen_classes(["a", "b", "c", "a"], ["c", "a+b"])
     (['c', 'a+b'], [1, 1, 0, 1])
     """
+    unlabelled = next((row for row, label in enumerate(labels, 1) if label is None or not str(label).strip()), None)
+    if unlabelled:
+        raise TrustmixError(f"Row {unlabelled} of the data has no label; fill it in or leave the row out.")
     present = class_names(labels)
     names = list(wanted) if wanted else present
     index = {part: number for number, name in enumerate(names) for part in ([name] if not wanted else name.split("+"))}

@@ -10,10 +10,11 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_type_hints
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from trustmix import places
 from trustmix.data.dataset import Dataset, Labelled, checked
@@ -42,16 +43,26 @@ def load(
     if name is None:
         raise TrustmixError("The recipe names no data: set data.name, data.source or data.path.")
     read = DATASETS.get(name)
-    _check_options(name, read, options)
+    options = _checked_options(name, read, options)
     return checked(read(Path(path).expanduser() if path is not None else None, **options))
 
 
-def _check_options(name: str, read: Source, options: dict[str, Any]) -> None:
+def _checked_options(name: str, read: Source, options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the data set's function takes them; a list of classes may name them by numbers."""
     known = [key for key, entry in inspect.signature(read).parameters.items() if entry.kind is entry.KEYWORD_ONLY]
     for key in options:
         if key not in known:
             there = f"There are: {', '.join(known)}" if known else "It has none but path"
             raise TrustmixError(f'The data set "{name}" has no setting "{key}".{nearest(key, known)} {there}.')
+    types, found = get_type_hints(read), {}
+    for key, value in options.items():
+        given = [str(entry) for entry in value] if key == "classes" and isinstance(value, list | tuple) else value
+        try:
+            found[key] = TypeAdapter(types[key]).validate_python(given)
+        except ValidationError as error:
+            wanted = error.errors()[0]["msg"]
+            raise TrustmixError(f"data.{key}: {wanted[0].lower() + wanted[1:]} (given: {value!r}).") from error
+    return found
 
 
 @DATASETS.register("digits")
@@ -122,7 +133,7 @@ def npz(path: Path | None = None) -> Dataset:
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise TrustmixError(f"{path} could not be read as an npz file of plain arrays ({error}).") from error
     return from_arrays(path.stem, arrays)
 
@@ -177,6 +188,9 @@ def _labelled(name: str, arrays: dict[str, Any], part: str) -> Labelled:
         x, y = (torch.as_tensor(np.asarray(arrays[f"{letter}_{part}"])) for letter in "xy")
     except TypeError as error:
         raise TrustmixError(f'Data set "{name}", {part} part: inputs and labels must be numbers ({error}).') from error
+    if x.ndim == 0 or y.ndim != 1:
+        shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
+        raise TrustmixError(f'Data set "{name}": x_{part} and y_{part} are {shapes}; they must be (n, ...) and (n,).')
     if y.dtype.is_floating_point or y.dtype == torch.bool:
         raise TrustmixError(f'Data set "{name}": y_{part} is of type {y.dtype}; labels must be integers.')
     if x.dtype == torch.float64:

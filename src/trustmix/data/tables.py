@@ -72,6 +72,7 @@ def _csv(path: Path, columns: Sequence[str] | None) -> Table:
         rows = list(csv.reader(_lines(path)))
     except csv.Error as error:
         raise TrustmixError(f"{path} is not a csv file ({error}).") from error
+    rows = [row for row in rows if row]  # blank lines
     names = list(columns) if columns else rows.pop(0) if rows else []
     for number, row in enumerate(rows):
         if len(row) != len(names):
@@ -82,6 +83,8 @@ def _csv(path: Path, columns: Sequence[str] | None) -> Table:
 def _jsonl(path: Path, _columns: Sequence[str] | None) -> Table:
     rows = []
     for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
         try:
             rows.append(dict(json.loads(line)))
         except (ValueError, TypeError) as error:

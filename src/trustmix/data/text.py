@@ -73,7 +73,7 @@ def _benchmark(
             columns = [key for key in header[1:] if key in table] or ["text"]
             key = "class" if "class" in table else label
             first = 1 if key == "class" else 0
-            texts[-1] += _joined(table, columns, file)
+            texts[-1] += [one.replace("\\n", " ") for one in _joined(table, columns, file)]  # their new lines
             labels[-1] += [_number(value, file, key) - first for value in column(table, key, file, "the labels")]
     tokens = torch.split(tokenised([*texts[0], *texts[1]], tokenizer, length), [len(part) for part in texts])
     train, test = (Labelled(ids, torch.tensor(wanted)) for ids, wanted in zip(tokens, labels, strict=True))
@@ -129,15 +129,19 @@ def _parts(place: Path) -> dict[str, list[Path]]:
     if not place.is_dir():
         raise TrustmixError(f"{place} is a file; a folder with train and test tables was expected.")
     tables = sorted(file for file in place.rglob("*") if kind_of(file))
-    return {part: [file for file in tables if file.name.startswith(part)] for part in ("train", "test")}
+    parts = {part: [file for file in tables if file.name.startswith(part)] for part in ("train", "test")}
+    for files in parts.values():
+        stems = [file.name.partition(".")[0] for file in files]
+        twice = [str(file) for file, stem in zip(files, stems, strict=True) if stems.count(stem) > 1]
+        if twice:
+            raise TrustmixError(f"{' and '.join(twice)} may be the same table twice; leave one.")
+    return parts
 
 
 def _joined(table: Table, columns: Sequence[str], file: Path) -> list[str]:
-    """The text columns of each row in one; a new line, which Zhang et al. write as backslash and n, becomes a space."""
+    """The text columns of each row in one."""
     found = [column(table, name, file, "data.text") for name in columns]
-    return [
-        " ".join(str(part) for part in row if part is not None).replace("\\n", " ") for row in zip(*found, strict=True)
-    ]
+    return [" ".join(str(part) for part in row if part is not None) for row in zip(*found, strict=True)]
 
 
 def _number(value: Any, file: Path, name: str) -> int:
@@ -182,8 +186,8 @@ def tokenised(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor
 
 def _fingerprint(folder: Path) -> Mapping[str, str]:
     """What a tokenizer's folder holds."""
-    names = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "spiece.model")
-    files = [folder / name for name in names if (folder / name).is_file()]
+    weights = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx")
+    files = sorted(file for file in folder.iterdir() if file.is_file() and file.suffix not in weights)
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
@@ -194,7 +198,7 @@ def _tokenise(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor
         raise TrustmixError('Texts need transformers: pip install "trustmix[text]".') from error
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # set, so that later worker processes do not warn
     try:
-        convert = transformers.AutoTokenizer.from_pretrained(tokenizer)
+        convert = transformers.AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     except Exception as error:  # whatever the network or the library says is the reason
         raise TrustmixError(
             f'The tokenizer "{tokenizer}" (data.tokenizer) is neither a folder that was found nor to be had from the '

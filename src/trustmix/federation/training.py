@@ -146,7 +146,7 @@ def batches(
 
 
 def lengths(inputs: torch.Tensor) -> torch.Tensor | None:
-    """How long each text is, where inputs are token ids (n, longest) padded with -1 or 0; None for anything else.
+    """How long each text is, where inputs are token ids (n, longest) padded with -1; None for anything else.
 
     >>> lengths(torch.tensor([[5, 7, -1], [5, -1, -1]]))
     tensor([2, 1])
@@ -155,7 +155,7 @@ def lengths(inputs: torch.Tensor) -> torch.Tensor | None:
     """
     if inputs.ndim != 2 or inputs.dtype not in (torch.int16, torch.int32, torch.int64):
         return None
-    return (inputs > 0).sum(1).cpu()
+    return (inputs >= 0).sum(1).cpu() if bool((inputs < 0).any()) else None
 
 
 def train(job: Job) -> None:

@@ -1,13 +1,14 @@
 """Text classifiers: any encoder of transformers (the extra `text`) with a linear head; BERT-tiny by name.
 
-Inputs are token ids (N, length), padded with -1 or with the encoder's own padding. Padding that no text of a batch
-needs is cut off first, so a batch costs what its longest text costs, not what the longest text of all does.
+Inputs are token ids (N, length), padded with -1, or, where there is no -1, with the encoder's own padding. Padding that
+no text of a batch needs is cut off first: a batch costs what its longest text costs, not what the longest of all does.
 """
 
 import importlib
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from trustmix.errors import TrustmixError
@@ -21,6 +22,8 @@ TINY = {
     "num_attention_heads": 2,
     "intermediate_size": 512,
 }
+LONGEST = 512
+"""Positions that its weights know."""
 
 
 class TextClassifier(nn.Module):
@@ -29,16 +32,19 @@ class TextClassifier(nn.Module):
     def __init__(self, encoder: Any, classes: int) -> None:
         super().__init__()
         self.encoder = encoder
-        self.padding = encoder.config.pad_token_id or 0
+        self.padding = encoder.config.pad_token_id
         self.dropout = nn.Dropout(0.1)
         self.head = nn.Linear(encoder.config.hidden_size, classes)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Token ids (N, length) to logits (N, classes)."""
-        real = (tokens >= 0) & (tokens != self.padding)
-        longest = max(int(real.sum(1).max()), 1)
+        real = tokens >= 0
+        if self.padding is not None and bool(real.all()):
+            real = tokens != self.padding
+        places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+        longest = max(int((real * places).max()), 1)
         real = real[:, :longest]
-        ids = torch.where(real, tokens[:, :longest], self.padding).to(torch.int64)
+        ids = torch.where(real, tokens[:, :longest], self.padding or 0).to(torch.int64)
         output = self.encoder(input_ids=ids, attention_mask=real.to(torch.int64))
         pooled = getattr(output, "pooler_output", None)
         logits: torch.Tensor = self.head(self.dropout(output.last_hidden_state[:, 0] if pooled is None else pooled))
@@ -49,10 +55,12 @@ class TextClassifier(nn.Module):
 def bert_tiny(shape: tuple[int, ...], classes: int, *, weights: str | None = None) -> nn.Module:
     """BERT-tiny (Turc et al. 2019: two layers, 128 wide; 30,522 pieces), from scratch or from `weights`."""
     transformers = _transformers("bert-tiny", shape)
-    config = transformers.BertConfig(**TINY, max_position_embeddings=max(512, shape[0]))
+    config = transformers.BertConfig(**TINY, max_position_embeddings=max(LONGEST, shape[0]))
     encoder = transformers.BertModel(config)
     if weights is not None:
-        load_weights(encoder, weights, head=("cls.", "classifier."))
+        if shape[0] > LONGEST:
+            raise TrustmixError(f"data.length is {shape[0]}; the weights of BERT-tiny take up to {LONGEST} tokens.")
+        load_weights(encoder, weights, head=("cls.", "classifier."), prefix="bert.")
     return TextClassifier(encoder, classes)
 
 
@@ -62,10 +70,16 @@ def encoder(shape: tuple[int, ...], classes: int, *, weights: str) -> nn.Module:
     transformers = _transformers("encoder", shape)
     folder = located(weights)
     try:
-        return TextClassifier(transformers.AutoModel.from_pretrained(str(folder)), classes)
-    except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:
+        found, report = transformers.AutoModel.from_pretrained(
+            str(folder), output_loading_info=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, AttributeError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise TrustmixError(f"{folder} (model.weights) is not an encoder of transformers: {reason}") from error
+    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise TrustmixError(f"{folder} holds weights of another architecture: {missing[0]} is missing.")
+    return TextClassifier(found, classes)
 
 
 def _transformers(name: str, shape: tuple[int, ...]) -> Any:

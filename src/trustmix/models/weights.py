@@ -28,7 +28,9 @@ def located(weights: str) -> Path:
     searched = ", ".join(map(str, places.candidates(weights)))
     try:
         hub: Any = importlib.import_module("huggingface_hub")
-        return Path(hub.snapshot_download(weights, allow_patterns=["*.safetensors", "*.json", "*.txt", "*.model"]))
+        return Path(
+            hub.snapshot_download(weights, allow_patterns=["*.safetensors", "*.bin", "*.json", "*.txt", "*.model"])
+        )
     except Exception as error:  # whatever the network or the library says is the reason
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TrustmixError(
@@ -37,10 +39,13 @@ def located(weights: str) -> Path:
         ) from error
 
 
-def load_weights(network: nn.Module, weights: str, *, head: Sequence[str] = ()) -> None:
-    """Put weights into a network; `head` are beginnings of names that need not fit."""
+def load_weights(network: nn.Module, weights: str, *, head: Sequence[str] = (), prefix: str = "") -> None:
+    """Put weights into a network; `head` are beginnings of names that need not fit.
+
+    A `prefix` of all names, as of an encoder saved together with a head, is taken off.
+    """
     file = _file(located(weights))
-    given = _read(file)
+    given = {name.removeprefix(prefix): value for name, value in _read(file).items()}
     own = network.state_dict()
 
     def matters(name: str) -> bool:

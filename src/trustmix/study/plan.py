@@ -14,6 +14,7 @@ import torch
 from trustmix.baselines import SERVERS
 from trustmix.engines import Plan, choose
 from trustmix.engines.tuning import CLIENTS, client_steps_a_second
+from trustmix.errors import TrustmixError
 from trustmix.federation import ALONE, REFERENCE, Client, Hardware
 from trustmix.federation.training import predict
 from trustmix.study.capacity import memory_needed
@@ -65,6 +66,9 @@ def forecast(recipe: Recipe) -> Forecast:
     plan, found = choose(
         clients, mode=wanted.mode, precision=wanted.precision, device=wanted.device, workers=wanted.workers
     )
+    rate = client_steps_a_second(clients[:CLIENTS], plan)
+    if rate == 0:
+        raise TrustmixError("A trial of some training steps failed; `trustmix run` says which client fails and why.")
     exchanges = recipe.rule not in (ALONE, REFERENCE, *SERVERS)
     kinds = list({client.architecture: client for client in clients}.values())
     parameters = tuple(sum(p.numel() for p in client.model().parameters()) for client in kinds)
@@ -74,7 +78,7 @@ def forecast(recipe: Recipe) -> Forecast:
         recipe.rounds,
         parameters,
         found,
-        asked * _steps(clients, recipe, exchanges) / client_steps_a_second(clients[:CLIENTS], plan),
+        asked * _steps(clients, recipe, exchanges) / rate,
         asked * _predicting_seconds(clients, kinds, recipe.rounds, plan, exchanges),
         memory_needed(recipe),
         _messages(clients[0], recipe.rounds) if exchanges else {},

@@ -427,4 +427,4 @@ def toml_value(value: Any) -> str:
     """A TOML value; JSON's strings, numbers, booleans and flat lists are TOML's too."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {toml_value(entry)}" for key, entry in value.items()) + " }"
-    return "inf" if value == float("inf") else json.dumps(value)
+    return "inf" if value == float("inf") else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

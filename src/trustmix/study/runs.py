@@ -4,6 +4,7 @@ The directory holds recipe.toml (resolved), rounds.jsonl (a line a round), summa
 """
 
 import atexit
+import inspect
 import logging
 import os
 import shutil
@@ -18,7 +19,7 @@ import torch
 
 from trustmix import storage
 from trustmix.baselines import CLIENTS, SERVERS
-from trustmix.data import Dataset, Labelled, load, partition
+from trustmix.data import DATASETS, Dataset, Labelled, load, partition
 from trustmix.engines import LocalEngine, choose
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import (
@@ -38,6 +39,7 @@ from trustmix.federation import (
     Training,
     Watcher,
 )
+from trustmix.federation.training import lengths
 from trustmix.models import ModelFactory, check_model
 from trustmix.seeds import numpy_stream
 from trustmix.study.meter import Meter
@@ -157,7 +159,7 @@ def _student(recipe: Recipe, data: Dataset, like: Client, folder: Path | None) -
         return None
     wanted = recipe.student or recipe.models[0]
     factory = _factory(recipe, data, wanted, STUDENT)
-    check_model(factory, data.train.inputs[:2])
+    check_model(factory, _extremes(data.train.inputs))
     nothing = like.private[torch.zeros(0, dtype=torch.int64)]
     training = like.training if recipe.student is None else replace(like.training, public_epochs=recipe.student.epochs)
     store = DiskStore(folder / STUDENT) if folder else MemoryStore()
@@ -249,7 +251,12 @@ def _public_elsewhere(recipe: Recipe, data: Dataset) -> Labelled | None:
     wanted = recipe.public
     if wanted.data is None:
         return data.public
-    other = load(wanted.data, path=wanted.path, **(wanted.model_extra or {})).train.inputs
+    if (wanted.data, wanted.path) == (recipe.data.name, recipe.data.path):
+        raise TrustmixError("public.data is the private data set itself; leave it out to draw from the same pool.")
+    takes = inspect.signature(DATASETS.get(wanted.data)).parameters
+    given = recipe.data.model_extra or {}
+    as_private = {key: given[key] for key in ("tokenizer", "length", "size") if key in given and key in takes}
+    other = load(wanted.data, path=wanted.path, **as_private | (wanted.model_extra or {})).train.inputs
     own = data.train.inputs
     if own.ndim == other.ndim == 2 and not own.dtype.is_floating_point and not other.dtype.is_floating_point:
         other = torch.nn.functional.pad(other[:, : own.shape[1]], (0, max(0, own.shape[1] - other.shape[1])), value=-1)
@@ -267,8 +274,14 @@ def _factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
     dealt = [recipe.models[index % len(recipe.models)] for index in range(recipe.clients)]
     factories = [_factory(recipe, data, model, str(index)) for index, model in enumerate(dealt)]
     for factory in factories[: len(recipe.models)]:
-        check_model(factory, data.train.inputs[:2])
+        check_model(factory, _extremes(data.train.inputs))
     return factories
+
+
+def _extremes(inputs: torch.Tensor) -> torch.Tensor:
+    """Two inputs to try a model on: of texts the longest, and the one with the largest token id."""
+    sizes = lengths(inputs)
+    return inputs[:2] if sizes is None else inputs[torch.stack([sizes.argmax(), inputs.amax(1).argmax()])]
 
 
 def _factory(recipe: Recipe, data: Dataset, model: ModelSection, owner: str) -> ModelFactory:

@@ -20,7 +20,7 @@ from trustmix import storage, theory
 from trustmix.baselines import SERVERS
 from trustmix.data import Labelled
 from trustmix.errors import TrustmixError
-from trustmix.federation import ALONE, History, Round
+from trustmix.federation import ALONE, REFERENCE, History, Round
 from trustmix.study.meter import Measurement, Meter, Uploads, notes
 from trustmix.study.recipe import Recipe
 from trustmix.study.runs import RunDirectory, meter_of
@@ -205,7 +205,7 @@ def _runs(folders: Sequence[Path]) -> list[tuple[Path, Recipe]]:
     if unfinished:
         raise TrustmixError(f"{unfinished[0]} is not finished; go on with `trustmix run ... --resume` first.")
     runs = [(file.parent, Recipe.load(file)) for file in files]
-    told = [(folder, recipe) for folder, recipe in runs if recipe.rule not in (ALONE, *SERVERS)]
+    told = [(folder, recipe) for folder, recipe in runs if recipe.rule not in (ALONE, REFERENCE, *SERVERS)]
     if not told:
         how = "share weights" if runs[0][1].rule in SERVERS else "train alone"
         raise TrustmixError(f"The clients of {runs[0][0]} {how}: there is no teacher to measure.")

@@ -115,8 +115,8 @@ def separation(scores: torch.Tensor, own: torch.Tensor) -> float:
     >>> separation(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([True, False, True]))
     1.0
     """
-    ranks = torch.empty(len(scores), dtype=torch.float64)
-    ranks[scores.argsort()] = torch.arange(1, len(scores) + 1, dtype=torch.float64)
+    _, place, ties = torch.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (ties.cumsum(0) - (ties - 1) / 2)[place].double()  # equal scores share the mean of their ranks
     inside = int(own.sum())
     return float((ranks[own].sum() - inside * (inside + 1) / 2) / (inside * (len(scores) - inside)))
 
