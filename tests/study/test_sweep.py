@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
-from typer.testing import Result as Answer
 
 import trustmix as tm
 from trustmix import Recipe, TrustmixError, storage
@@ -32,7 +31,7 @@ def command(out: Path, *arguments: str) -> list[str]:
     return ["sweep", "demo", *SETS, "--out", str(out), *arguments]
 
 
-def call(out: Path, *arguments: str) -> Answer:
+def call(out: Path, *arguments: str) -> Any:
     return CliRunner().invoke(app, command(out, *arguments))
 
 
