@@ -57,13 +57,13 @@ def processes_in(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answer]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A sweep of two rules and two seeds that nothing disturbed."""
     folder = tmp_path_factory.mktemp("sweeps") / "finished"
     return folder, call(folder, *RULES, "--seeds", "2")
 
 
-def test_a_sweep_leaves_ordinary_runs_and_a_table(finished: tuple[Path, Answer]) -> None:
+def test_a_sweep_leaves_ordinary_runs_and_a_table(finished: tuple[Path, Any]) -> None:
     folder, answer = finished
     assert answer.exit_code == 0, answer.output
     means = {}
@@ -87,15 +87,13 @@ def test_a_sweep_leaves_ordinary_runs_and_a_table(finished: tuple[Path, Answer])
     assert not list(folder.glob("*/*.log"))
 
 
-def test_every_run_that_ends_is_a_line(finished: tuple[Path, Answer]) -> None:
+def test_every_run_that_ends_is_a_line(finished: tuple[Path, Any]) -> None:
     lines = re.findall(r"^(\d)/4 rule=(avg|suwa) seed (\d): \d+\.\d %, \d+ s$", finished[1].stdout, re.MULTILINE)
     assert [line[0] for line in lines] == ["1", "2", "3", "4"]
     assert {line[1:] for line in lines} == {("avg", "0"), ("avg", "1"), ("suwa", "0"), ("suwa", "1")}
 
 
-def test_the_same_sweep_again_only_tells_its_table(
-    finished: tuple[Path, Answer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_sweep_again_only_tells_its_table(finished: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)  # nothing may be started
     answer = call(finished[0], *RULES, "--seeds", "2")
     assert answer.exit_code == 0, answer.output
@@ -103,9 +101,7 @@ def test_the_same_sweep_again_only_tells_its_table(
     assert call(finished[0], *RULES, "--seeds", "2", "--quiet").output == ""
 
 
-def test_a_seed_and_a_value_can_be_added_and_old_results_are_kept(
-    finished: tuple[Path, Answer], tmp_path: Path
-) -> None:
+def test_a_seed_and_a_value_can_be_added_and_old_results_are_kept(finished: tuple[Path, Any], tmp_path: Path) -> None:
     folder = tmp_path / "more"
     shutil.copytree(finished[0], folder)
     before = {file: file.stat().st_mtime_ns for file in folder.glob("*/*/summary.json")}
@@ -136,7 +132,7 @@ def test_a_seed_and_a_value_can_be_added_and_old_results_are_kept(
     ],
 )
 def test_another_sweep_in_the_same_directory_is_refused(
-    finished: tuple[Path, Answer], arguments: list[str], sentence: str
+    finished: tuple[Path, Any], arguments: list[str], sentence: str
 ) -> None:
     before = (finished[0] / "sweep.json").read_text()
     answer = call(finished[0], *arguments)
@@ -146,7 +142,7 @@ def test_another_sweep_in_the_same_directory_is_refused(
     assert (finished[0] / "sweep.json").read_text() == before
 
 
-def test_killed_with_its_runs_a_sweep_resumes_to_the_same_table(finished: tuple[Path, Answer], tmp_path: Path) -> None:
+def test_killed_with_its_runs_a_sweep_resumes_to_the_same_table(finished: tuple[Path, Any], tmp_path: Path) -> None:
     """kill -9 of the sweep alone, with two runs under way: they die with it, and the same command goes on."""
     folder = tmp_path / "killed"
     shutil.copytree(finished[0], folder)
@@ -307,7 +303,7 @@ def test_directory_names_are_safe_short_and_told_apart() -> None:
     assert slug({"rule": "avg", "clients": 5}) == slug({"clients": 5, "rule": "avg"})
 
 
-def test_cores_are_shared_out_evenly(finished: tuple[Path, Answer]) -> None:
+def test_cores_are_shared_out_evenly(finished: tuple[Path, Any]) -> None:
     side_by_side = min(len(os.sched_getaffinity(0)), 4)
     written = Recipe.load(finished[0] / "rule=avg" / "seed-0" / "recipe.toml")
     assert written.engine.workers == max(1, len(os.sched_getaffinity(0)) // side_by_side)
