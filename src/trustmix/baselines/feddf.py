@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trustmix.baselines.weights import FedAvg, Mean, Tensors, decode_weights, encode_weights
+from trustmix.baselines.weights import FedAvg, Mean, Tensors, encode_weights
 from trustmix.federation import Reply, train
 from trustmix.federation.client import _Live
 from trustmix.federation.server import _Exchange
@@ -24,10 +24,10 @@ class FedDF(FedAvg):
     def _mixer(self, last: bytes | None) -> Any:  # noqa: ARG002
         return Mean(), Mean()
 
-    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:  # noqa: ARG002
         weights, logits = mixer
-        super()._take(reply, weights, last, result)
-        sent, _ = decode_weights(reply.payload or b"", reply.client, reply.round, self._initial)
+        sent, samples = self._received(reply)
+        weights.add(sent, samples)
         logits.add({"logits": predict(self._model(sent), self.public.inputs, self.server.hardware)}, 1)
 
     def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:

@@ -123,10 +123,14 @@ class FedAvg(Federation):
         return Mean()
 
     def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:  # noqa: ARG002
+        mixer.add(*self._received(reply))
+
+    def _received(self, reply: Reply) -> tuple[dict[str, torch.Tensor], int]:
+        """A client's weights, and how many samples it trained them on."""
         weights, samples = decode_weights(reply.payload or b"", reply.client, reply.round, self._initial)
         if samples == 0:
             raise TrustmixError(f"The message of {reply.client} says samples = 0; it must have trained on some.")
-        mixer.add(weights, samples)
+        return weights, samples
 
     def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:
         return encode_weights(mixer.finish(), "server", number), self._costs(result)

@@ -134,7 +134,8 @@ def npz(path: Path | None = None) -> Dataset:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
     except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise TrustmixError(f"{path} could not be read as an npz file of plain arrays ({error}).") from error
+        reason = "it is none, or holds Python objects" if "pickle" in str(error) else error
+        raise TrustmixError(f"{path} could not be read as an npz file of plain arrays ({reason}).") from error
     return from_arrays(path.stem, arrays)
 
 
