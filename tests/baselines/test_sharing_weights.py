@@ -17,7 +17,7 @@ from trustmix.baselines.scaffold import CONTROL
 from trustmix.baselines.weights import Mean, decode_weights, encode_weights
 from trustmix.engines import LocalEngine, Plan
 from trustmix.federation import Client, DiskStore, Failure, FaultyEngine, History, MemoryStore, Reply, Request
-from trustmix.federation.server import _Exchange
+from trustmix.federation.server import Exchange
 
 SHARED = Public(torch.zeros(4, 2), 2)
 
@@ -113,10 +113,10 @@ def test_scaffold_with_some_of_the_clients_moves_the_control_by_their_part() -> 
     members = quadratic_clients("scaffold")
     server = federation("scaffold", members)
     opening = server._opening()
-    mixer = server._mixer(opening)
+    mixer = server._mixer(opening, {})
     reply = members[1].step(Request(1, opening))
-    server._take(reply, mixer, opening, _Exchange())
-    message, _ = server._teach(1, mixer, _Exchange())
+    server._take(reply, mixer, opening, Exchange())
+    message, _ = server._teach(1, mixer, Exchange())
     sent, _ = decode_weights(message, "server", 1, server._initial)
     a, b, _ = PROBLEMS[1]
     y = b * (1 - (1 - RATE * a) ** STEPS)

@@ -33,7 +33,7 @@ class EntropyReduction:
     def __init__(self) -> None:
         self._average = Accumulator(0.0)
 
-    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload") -> None:
+    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:  # noqa: ARG002
         """Fold in one client's predictions q (N, C); at tau = 0 scores do not count."""
         self._average.add(predictions, scores, name=name)
 

@@ -11,9 +11,10 @@ from torch import nn
 
 from trustmix.baselines.weights import FedAvg, Mean, Tensors, encode_weights
 from trustmix.federation import Reply, train
-from trustmix.federation.client import _Live
-from trustmix.federation.server import _Exchange
+from trustmix.federation.client import Live
+from trustmix.federation.server import Exchange
 from trustmix.federation.training import predict
+from trustmix.trust import Memory
 
 
 class FedDF(FedAvg):
@@ -21,20 +22,20 @@ class FedDF(FedAvg):
 
     name = "feddf"
 
-    def _mixer(self, last: bytes | None) -> Any:  # noqa: ARG002
+    def _mixer(self, last: bytes | None, memory: Memory) -> Any:  # noqa: ARG002
         return Mean(), Mean()
 
-    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:  # noqa: ARG002
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: Exchange) -> None:  # noqa: ARG002
         weights, logits = mixer
         sent, samples = self._received(reply)
         weights.add(sent, samples)
         logits.add({"logits": predict(self._model(sent), self.public.inputs, self.server.hardware)}, 1)
 
-    def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:
+    def _teach(self, number: int, mixer: Any, result: Exchange) -> tuple[bytes, dict[str, Any]]:
         weights, logits = mixer
         teacher = torch.softmax(logits.finish()["logits"], 1)
         model = self._model(weights.finish())
-        live = _Live(model, self.server.training.make_optimizer(model.parameters()))
+        live = Live(model, self.server.training.make_optimizer(model.parameters()))
         targets, epochs = teacher.to(self.server.hardware.device), self.server.training.public_epochs
         job = self.server._job(live, "public", number + 1, self.public.inputs, targets, epochs, "none")
         train(job)

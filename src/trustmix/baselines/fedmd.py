@@ -30,7 +30,7 @@ class ClassScores:
         self._kind: Kind | None = None
         self._total: torch.Tensor | None = None
 
-    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload") -> None:  # noqa: ARG002 - all alike
+    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:  # noqa: ARG002
         """Fold in one client's predictions q (N, C); a probability of zero counts as the smallest of its type."""
         q = checked_predictions(predictions, name).cpu()
         class_scores = q.clamp_min(torch.finfo(q.dtype).tiny).to(torch.float64).log()

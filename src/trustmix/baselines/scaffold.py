@@ -14,8 +14,9 @@ from torch import nn
 from trustmix.baselines.weights import FedAvg, Mean, WeightClient, decode_weights, encode_weights
 from trustmix.errors import TrustmixError
 from trustmix.federation import Job, Reply, Request, Training
-from trustmix.federation.client import _Live
-from trustmix.federation.server import _Exchange
+from trustmix.federation.client import Live
+from trustmix.federation.server import Exchange
+from trustmix.trust import Memory
 from trustmix.wire import scaffold_bytes
 
 
@@ -66,7 +67,7 @@ class ScaffoldClient(WeightClient):
         # plain SGD has no state of its own to reset, and c_i must stay
         self.training = ScaffoldTraining(**{**asdict(self.training), "keep_optimizer": True})
 
-    def _distil(self, live: _Live, round_: int, message: bytes) -> Job | None:
+    def _distil(self, live: Live, round_: int, message: bytes) -> Job | None:
         sent, _ = decode_weights(message, "server", round_ - 1, _with_control(live.model))
         live.model.load_state_dict({name: value for name, value in sent.items() if not name.startswith(CONTROL)})
         for name, parameter in _trainable(live.model).items():
@@ -75,12 +76,12 @@ class ScaffoldClient(WeightClient):
             live.optimizer.state[parameter] = {"control": control, "correction": correction}
         return None
 
-    def _train(self, live: _Live, round_: int) -> Job:
+    def _train(self, live: Live, round_: int) -> Job:
         for parameter in _trainable(live.model).values():
             live.optimizer.state[parameter]["begin"] = parameter.detach().clone()
         return super()._train(live, round_)
 
-    def _upload(self, live: _Live, request: Request) -> bytes:
+    def _upload(self, live: Live, request: Request) -> bytes:
         changes = {}
         for name, parameter in _trainable(live.model).items():
             state = live.optimizer.state[parameter]
@@ -101,14 +102,14 @@ class Scaffold(FedAvg):
         super().__init__(**settings)
         self._initial = _with_control(self.server.model())
 
-    def _mixer(self, last: bytes | None) -> Any:
+    def _mixer(self, last: bytes | None, memory: Memory) -> Any:  # noqa: ARG002
         return last, Mean()
 
-    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:  # noqa: ARG002
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: Exchange) -> None:  # noqa: ARG002
         _, mean = mixer
         mean.add(decode_weights(reply.payload or b"", reply.client, reply.round, self._initial)[0], 1)
 
-    def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:
+    def _teach(self, number: int, mixer: Any, result: Exchange) -> tuple[bytes, dict[str, Any]]:
         last, mean = mixer
         before, _ = decode_weights(last or b"", "server", number - 1, self._initial)
         part = mean.added / len(self.engine.clients)

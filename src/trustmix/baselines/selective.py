@@ -12,7 +12,7 @@ import torch
 
 from trustmix.errors import TrustmixError
 from trustmix.federation import Client, Job, Request
-from trustmix.federation.client import _Live
+from trustmix.federation.client import Live
 from trustmix.federation.training import predict
 from trustmix.trust import RULES, Teacher
 from trustmix.trust.arrays import Kind, shape_text
@@ -86,14 +86,14 @@ class _Votes:
 class SelectiveClient(Client):
     """A client that votes on what it knows, and leaves samples that were dropped out of its distillation."""
 
-    def _upload(self, live: _Live, request: Request) -> bytes:
+    def _upload(self, live: Live, request: Request) -> bytes:
         private = predict(live.model, self.calibration.inputs, self.hardware).cpu()
         logits = predict(live.model, self.public.inputs, self.hardware).cpu()
         votes = _Votes(DensityRatio(private, logits)(logits) >= KNOWN)
         envelope = self.public.envelope(self.id, request.round)
         return FORMS["scores"](logits, votes, envelope, self.codec)  # type: ignore[arg-type]  # it has a log_prob
 
-    def _distil(self, live: _Live, round_: int, message: bytes) -> Job | None:
+    def _distil(self, live: Live, round_: int, message: bytes) -> Job | None:
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
         told = (ambiguity(teacher) < (1 + AMBIGUOUS) / 2).nonzero().squeeze(1)  # far from uniform, whatever the codec
         if len(told) < 2:
@@ -119,7 +119,7 @@ class SelectedVotes:
         self._total: torch.Tensor | None = None
         self._votes = torch.zeros(0)
 
-    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload") -> None:
+    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:  # noqa: ARG002
         """Fold in one client's predictions q (N, C) where its scores (N,) are VOTE; without scores, everywhere."""
         q = checked_predictions(predictions, name).cpu().to(torch.float64)
         score = torch.full((len(q),), VOTE) if scores is None else checked_scores(scores, len(q), name)

@@ -12,8 +12,9 @@ import torch
 from trustmix import storage
 from trustmix.errors import TrustmixError
 from trustmix.federation import ALONE, Client, Federation, Job, Reply, Request
-from trustmix.federation.client import _Live
-from trustmix.federation.server import _Exchange
+from trustmix.federation.client import Live
+from trustmix.federation.server import Exchange
+from trustmix.trust import Memory
 from trustmix.trust.arrays import all_finite
 from trustmix.wire import fedavg_bytes
 
@@ -82,12 +83,12 @@ class Mean:
 class WeightClient(Client):
     """A client that starts each round from the server's weights and answers with its own."""
 
-    def _distil(self, live: _Live, round_: int, message: bytes) -> Job | None:
+    def _distil(self, live: Live, round_: int, message: bytes) -> Job | None:
         weights, _ = decode_weights(message, "server", round_ - 1, live.model.state_dict())
         live.model.load_state_dict(weights)
         return None
 
-    def _upload(self, live: _Live, request: Request) -> bytes:
+    def _upload(self, live: Live, request: Request) -> bytes:
         return encode_weights(live.model.state_dict(), self.id, request.round, len(self.private))
 
 
@@ -119,10 +120,10 @@ class FedAvg(Federation):
     def _opening(self) -> bytes:
         return encode_weights(self._initial, "server", 0)
 
-    def _mixer(self, last: bytes | None) -> Any:  # noqa: ARG002 - an average needs nothing of the round before
+    def _mixer(self, last: bytes | None, memory: Memory) -> Any:  # noqa: ARG002
         return Mean()
 
-    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:  # noqa: ARG002
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: Exchange) -> None:  # noqa: ARG002
         mixer.add(*self._received(reply))
 
     def _received(self, reply: Reply) -> tuple[dict[str, torch.Tensor], int]:
@@ -132,10 +133,10 @@ class FedAvg(Federation):
             raise TrustmixError(f"The message of {reply.client} says samples = 0; it must have trained on some.")
         return weights, samples
 
-    def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:
+    def _teach(self, number: int, mixer: Any, result: Exchange) -> tuple[bytes, dict[str, Any]]:
         return encode_weights(mixer.finish(), "server", number), self._costs(result)
 
-    def _costs(self, result: _Exchange) -> dict[str, Any]:
+    def _costs(self, result: Exchange) -> dict[str, Any]:
         """What the paper counts: the participants' models in float32."""
         parameters = sum(parameter.numel() for parameter in self.server.model().parameters())
         return {"paper_bytes_up": len(result.replies) * self.paper_bytes(parameters)}

@@ -1,7 +1,7 @@
 """One round as the paper draws it: clients, server, what travels between them, and what is kept."""
 
 from trustmix.federation.checkpoint import Checkpoint
-from trustmix.federation.client import Client, Public
+from trustmix.federation.client import Client, Public, Sharing
 from trustmix.federation.faults import FaultyEngine
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
@@ -32,6 +32,7 @@ __all__ = [
     "Reply",
     "Request",
     "Round",
+    "Sharing",
     "Training",
     "Watcher",
     "check_loss",

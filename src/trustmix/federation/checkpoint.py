@@ -4,12 +4,13 @@ A commit is the rename of one small file. Clients keep their own states by round
 never copies them, and a run killed at any moment goes on from the last commit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trustmix import storage
 from trustmix.errors import StorageError
+from trustmix.trust import Memory
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Progress:
     exchange: int = 0
     teacher: bytes | None = None
     pending: dict[str, Any] | None = None
+    memory: Memory = field(default_factory=dict)
+    """What the rule remembers."""
 
 
 class Checkpoint:
@@ -35,7 +38,8 @@ class Checkpoint:
         fields = storage.read_json(manifest)
         try:
             teacher = storage.read_bytes(self.folder / fields["teacher"]) if fields["teacher"] else None
-            return Progress(int(fields["exchange"]), teacher, fields["pending"])
+            memory = storage.read_tensors(self.folder / fields["memory"])[0] if fields["memory"] else {}
+            return Progress(int(fields["exchange"]), teacher, fields["pending"], memory)
         except (KeyError, TypeError) as error:
             raise StorageError(f"{manifest} is not a checkpoint of trustmix ({error}).") from error
 
@@ -44,8 +48,11 @@ class Checkpoint:
         name = f"teacher-{progress.exchange:06d}.message" if progress.teacher is not None else None
         if name is not None and progress.teacher is not None:
             storage.write_bytes(self.folder / name, progress.teacher)
-        fields = {"exchange": progress.exchange, "teacher": name, "pending": progress.pending}
+        remembered = f"memory-{progress.exchange:06d}.safetensors" if progress.memory else None
+        if remembered is not None:
+            storage.write_tensors(self.folder / remembered, progress.memory)
+        fields = {"exchange": progress.exchange, "teacher": name, "pending": progress.pending, "memory": remembered}
         storage.write_json(self.folder / "server.json", fields)
-        for old in self.folder.glob("teacher-*.message"):
-            if old.name != name:
+        for old in [*self.folder.glob("teacher-*.message"), *self.folder.glob("memory-*.safetensors")]:
+            if old.name not in (name, remembered):
                 old.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -19,8 +19,10 @@ from trustmix.federation.messages import Reply, Request
 from trustmix.federation.store import MemoryStore, State, Store
 from trustmix.federation.training import Hardware, Job, Training, accuracy, predict, train
 from trustmix.seeds import torch_stream
-from trustmix.trust import ClassGaussians
-from trustmix.wire import FORMS, Envelope, decode_teacher, fingerprint
+from trustmix.trust import ClassGaussians, ranks_among
+from trustmix.wire import FORMS, Envelope, Labels, decode_teacher, fingerprint
+
+Sharing: TypeAlias = Literal["none", "set", "counts"]
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Public:
 
 
 @dataclass
-class _Live:
+class Live:
     """A client's model and optimiser while they are in memory."""
 
     model: nn.Module
@@ -73,6 +75,8 @@ class Client:
     codec: str = "float32"
     delta: bool = False
     """Upload the difference to the last teacher where that is shorter."""
+    labels: Sharing = "none"
+    """What to tell of the label set: nothing, which classes it has, or how many samples of each."""
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
     hardware: Hardware = field(default_factory=Hardware)
@@ -80,7 +84,7 @@ class Client:
     """Fit the density on randomly cropped and mirrored calibration images, drawn anew each round."""
     keep: bool = True
     """Keep the model in memory between rounds; otherwise it lives in the store alone."""
-    _live: _Live | None = field(default=None, init=False, repr=False)
+    _live: Live | None = field(default=None, init=False, repr=False)
     _round: int = field(default=0, init=False, repr=False)
     _own_test: Labelled | None = field(default=None, init=False, repr=False)
 
@@ -169,22 +173,22 @@ class Client:
             self.store.put(request.round, _state(live))
         return Reply(self.id, request.round, payload, global_accuracy, local_accuracy, seconds)
 
-    def _resume(self, round_: int) -> _Live:
+    def _resume(self, round_: int) -> Live:
         """The live model if it is the newest state older than the round, else that state from the store."""
         if self._live is None or self._round >= round_:
             model = self.hardware.place(self.model())
-            self._live = _Live(model, self.training.make_optimizer(model.parameters()))
+            self._live = Live(model, self.training.make_optimizer(model.parameters()))
             state = self.store.before(round_)
             if state is not None:
                 _restore(self._live, state)
         return self._live
 
-    def _distil(self, live: _Live, round_: int, message: bytes) -> Job | None:
+    def _distil(self, live: Live, round_: int, message: bytes) -> Job | None:
         """Take in what the server sent: the job of learning it, or None where that needs no training."""
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
         return self._job(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
 
-    def _train(self, live: _Live, round_: int) -> Job:
+    def _train(self, live: Live, round_: int) -> Job:
         epochs = self.training.epochs if live.stages else self.training.first_epochs
         live.stages += 1
         private, augment = self.private, self.training.augment
@@ -192,7 +196,7 @@ class Client:
 
     def _job(
         self,
-        live: _Live,
+        live: Live,
         stage: str,
         round_: int,
         inputs: torch.Tensor,
@@ -215,7 +219,7 @@ class Client:
             augment=augment,
         )
 
-    def _upload(self, live: _Live, request: Request) -> bytes:
+    def _upload(self, live: Live, request: Request) -> bytes:
         """Public inference and the density, which is fitted anew after every private stage."""
         inputs = self.calibration.inputs
         if self.augment_calibration:
@@ -223,8 +227,16 @@ class Client:
         known = predict(live.model, inputs, self.hardware)
         density = ClassGaussians.fit(known, self.calibration.labels)
         logits = predict(live.model, self.public.inputs, self.hardware).cpu()
+        labels = self._labels(density.log_prob(known.cpu()), density.log_prob(logits))
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
-        return FORMS[self.form](logits, density, self.public.envelope(self.id, request.round), self.codec, base)
+        return FORMS[self.form](logits, density, self.public.envelope(self.id, request.round), self.codec, base, labels)
+
+    def _labels(self, known: torch.Tensor, scores: torch.Tensor) -> Labels | None:
+        """What is told of the label set, and the ranks of the scores that go with it."""
+        if self.labels == "none":
+            return None
+        counts = torch.bincount(self.private.labels.cpu(), minlength=self.public.classes)
+        return Labels(counts if self.labels == "counts" else counts.clamp(max=1), ranks_among(known, scores))
 
     def _test_of_own_classes(self, test: Labelled) -> Labelled:
         if self._own_test is None:
@@ -237,7 +249,7 @@ def calibration_stream(seed: int, client: str, round_: int) -> torch.Generator:
     return torch_stream(seed, "calibration", client, round_)
 
 
-def _state(live: _Live) -> State:
+def _state(live: Live) -> State:
     """Model, buffers and optimiser as tensors that safetensors can hold."""
     tensors = {f"model.{name}": tensor for name, tensor in live.model.state_dict().items()}
     for index, entries in live.optimizer.state_dict()["state"].items():
@@ -245,7 +257,7 @@ def _state(live: _Live) -> State:
     return tensors, {"stages": live.stages}
 
 
-def _restore(live: _Live, state: State) -> None:
+def _restore(live: Live, state: State) -> None:
     tensors, facts = state
     live.stages = int(facts["stages"])
     live.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})

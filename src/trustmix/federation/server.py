@@ -20,7 +20,7 @@ from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.seam import ENGINES, Engine
 from trustmix.seeds import numpy_stream
-from trustmix.trust import Rule, rule_of, separation
+from trustmix.trust import Lasting, Memory, Rule, rule_of, separation
 from trustmix.wire import decode_upload, encode_teacher, predictions_bytes
 
 ALONE, REFERENCE = "alone", "reference"
@@ -64,7 +64,7 @@ Watcher: TypeAlias = Callable[[Moment], None]
 
 
 @dataclass
-class _Exchange:
+class Exchange:
     """What came back in one exchange."""
 
     replies: dict[str, Reply] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Federation:
         for number in range(progress.exchange + 1, rounds + 2):
             closing = number > rounds
             asked = self.engine.clients if closing else self._sample(number)
-            mixer = None if closing else self._mixer(progress.teacher)
+            mixer = None if closing else self._mixer(progress.teacher, progress.memory)
             request = Request(number, progress.teacher, train=not closing, upload=mixer is not None)
             moment = Moment(min(number, rounds), rounds, "closing" if closing else "clients", 0, len(asked), accuracy)
             result = self._exchange(request, asked, mixer, moment, watch or _nobody)
@@ -145,7 +145,7 @@ class Federation:
                 accuracy = line.accuracy_mean
                 yield line
             teacher, pending = (None, None) if closing else self._close(number, result, mixer)
-            progress = Progress(number, teacher, pending)
+            progress = Progress(number, teacher, pending, mixer.memory() if isinstance(mixer, Lasting) else {})
             if checkpoint:
                 checkpoint.commit(progress)
 
@@ -153,9 +153,12 @@ class Federation:
         """What the first request carries."""
         return None
 
-    def _mixer(self, last: bytes | None) -> Any:  # noqa: ARG002 - some methods go on from the last message
+    def _mixer(self, last: bytes | None, memory: Memory) -> Any:  # noqa: ARG002 - some go on from the last message
         """What folds the uploads of a round; None where nothing is exchanged."""
-        return self.rule() if self.rule else None
+        mixer = self.rule() if self.rule else None
+        if isinstance(mixer, Lasting):
+            mixer.recall(memory)
+        return mixer
 
     def _sample(self, number: int) -> Sequence[str]:
         """The clients of a round, in their fixed order."""
@@ -164,11 +167,9 @@ class Federation:
         chosen = set(numpy_stream(self.seed, "participants", number).permutation(len(everybody))[:size].tolist())
         return [client for index, client in enumerate(everybody) if index in chosen]
 
-    def _exchange(
-        self, request: Request, asked: Sequence[str], mixer: Any, moment: Moment, watch: Watcher
-    ) -> _Exchange:
+    def _exchange(self, request: Request, asked: Sequence[str], mixer: Any, moment: Moment, watch: Watcher) -> Exchange:
         """Ask, and fold each upload as it arrives; whatever is wrong with an answer leaves that client out."""
-        result = _Exchange()
+        result = Exchange()
         watch(moment)
         for done, answer in enumerate(self.engine.exchange(dict.fromkeys(asked, request)), 1):
             watch(replace(moment, done=done))
@@ -186,7 +187,7 @@ class Federation:
                 result.replies[answer.client] = answer
         return result
 
-    def _fold(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> str | None:
+    def _fold(self, reply: Reply, mixer: Any, last: bytes | None, result: Exchange) -> str | None:
         """Take one upload in, or say why not."""
         took = sum(reply.seconds.values())
         if self.participation.deadline is not None and took > self.participation.deadline:
@@ -202,11 +203,12 @@ class Federation:
             result.seconds["mix"] = result.seconds.get("mix", 0.0) + time.perf_counter() - begin
         return None
 
-    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: _Exchange) -> None:
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: Exchange) -> None:
         """Fold the upload of a reply, which may be a difference to the last message, or refuse it by an error."""
         base = self.public.teacher(last, reply.round - 1) if last else None
         upload = decode_upload(reply.payload or b"", self.public.envelope(reply.client, reply.round), base)
-        mixer.add(upload.predictions, upload.scores, name=f"client {reply.client}")
+        told = {"classes": upload.classes, "ranks": upload.ranks, "name": f"client {reply.client}"}
+        mixer.add(upload.predictions, upload.scores, **told)
         result.separations += self._separation(reply.client, upload.scores)
 
     def _separation(self, client: str, scores: torch.Tensor) -> list[float]:
@@ -217,7 +219,7 @@ class Federation:
         own = torch.isin(self.public_labels[known], self.held[client])
         return [separation(scores[known], own)] if 0 < int(own.sum()) < len(own) else []
 
-    def _check_quorum(self, number: int, asked: Sequence[str], result: _Exchange) -> None:
+    def _check_quorum(self, number: int, asked: Sequence[str], result: Exchange) -> None:
         needed = max(1, math.ceil(self.participation.quorum * len(asked)))
         if len(result.replies) < needed:
             client, reason = next(iter(result.failed.items()))
@@ -226,7 +228,7 @@ class Federation:
                 f"client {client}: {reason}. Nothing of this round is kept."
             )
 
-    def _close(self, number: int, result: _Exchange, mixer: Any) -> tuple[bytes | None, dict[str, Any]]:
+    def _close(self, number: int, result: Exchange, mixer: Any) -> tuple[bytes | None, dict[str, Any]]:
         """The teacher as a message, and everything about the round that is known before it is distilled."""
         message, facts = (None, {}) if mixer is None else self._teach(number, mixer, result)
         local = {c: r.local_accuracy for c, r in result.replies.items() if r.local_accuracy is not None}
@@ -243,7 +245,7 @@ class Federation:
         )
         return message, asdict(replace(line, **facts))
 
-    def _teach(self, number: int, mixer: Any, result: _Exchange) -> tuple[bytes, dict[str, Any]]:
+    def _teach(self, number: int, mixer: Any, result: Exchange) -> tuple[bytes, dict[str, Any]]:
         """The message that a round makes, and what its line says of it."""
         teacher = mixer.finish()
         chi = float(teacher.concentration.mean())
@@ -257,7 +259,7 @@ class Federation:
             "paper_bytes_up": len(result.replies) * predictions_bytes(len(self.public.inputs), self.public.classes),
         }
 
-    def _student_accuracy(self, number: int, message: bytes, result: _Exchange) -> float | None:
+    def _student_accuracy(self, number: int, message: bytes, result: Exchange) -> float | None:
         """What the teacher makes of the student, if there is one; its store lets it repeat a round."""
         if self.student is None:
             return None
@@ -271,7 +273,7 @@ class Federation:
         return float((probabilities.argmax(1)[known] == self.public_labels[known]).double().mean())
 
     def _complete(
-        self, line: Round, result: _Exchange, teacher: bytes | None, asked: Sequence[str], closing: bool
+        self, line: Round, result: Exchange, teacher: bytes | None, asked: Sequence[str], closing: bool
     ) -> Round:
         """The round with what its teacher made of the clients, told in the exchange after it."""
         accuracy = {c: r.accuracy for c, r in result.replies.items() if r.accuracy is not None}

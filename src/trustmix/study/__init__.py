@@ -1,6 +1,7 @@
 """Recipes, runs, and what is shown of them."""
 
 from trustmix.study.recipe import Recipe, built_in
-from trustmix.study.runs import RunDirectory, prepare, run
+from trustmix.study.record import RunDirectory
+from trustmix.study.runs import prepare, run
 
 __all__ = ["Recipe", "RunDirectory", "built_in", "prepare", "run"]

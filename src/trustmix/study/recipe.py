@@ -3,8 +3,6 @@
 Everything that can be refused is refused here, in one sentence that names the key and what would be right.
 """
 
-import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -16,9 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from trustmix.baselines import SERVERS, check_method
 from trustmix.data import DATASETS, Augment
 from trustmix.errors import TrustmixError
-from trustmix.federation import ALONE, ENGINES, OPTIMIZERS, REFERENCE
+from trustmix.federation import ALONE, ENGINES, OPTIMIZERS, REFERENCE, Sharing
 from trustmix.models import MODELS
 from trustmix.registry import Registry, nearest
+from trustmix.study import toml
+from trustmix.study.complaints import sentence
 from trustmix.trust import RULES
 from trustmix.wire import CODECS
 
@@ -172,6 +172,7 @@ class WireSection(_Section):
     down: str = "float32"
     form: Literal["scores", "density"] = "scores"
     delta: bool = Field(False, description="upload the difference to the last teacher where that is shorter")
+    labels: Sharing = Field("none", description="tell the server which classes a client holds, or how many of each")
 
     @field_validator("up", "down")
     @classmethod
@@ -279,12 +280,12 @@ class Recipe(_Section):
             fields, where = dict(recipe), "the recipe"
         else:
             fields, where = _read(recipe)
-        for override in sorted(overrides, key=lambda text: ".name=" not in text):  # a name starts its section anew
-            _override(fields, override)
+        for change in sorted(overrides, key=lambda text: ".name=" not in text):  # a name starts its section anew
+            toml.override(fields, change)
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
-            raise TrustmixError(f"{where}: {_sentence(error)}") from error
+            raise TrustmixError(f"{where}: {sentence(error, setting_names())}") from error
 
     def settled(self, mode: str, precision: str, device: str, workers: int | None, keep: bool) -> "Recipe":
         """The recipe with what it leaves to the engine filled in; what it sets itself stays."""
@@ -300,7 +301,22 @@ class Recipe(_Section):
 
     def toml(self) -> str:
         """The recipe, every setting written out, as TOML."""
-        return _toml(self.model_dump(mode="json", exclude_none=True))
+        return toml.write(self.model_dump(mode="json", exclude_none=True))
+
+
+def setting_names() -> list[str]:
+    """Every setting as section.key.
+
+    >>> "split.classes_per_client" in setting_names()
+    True
+    """
+    names = []
+    for name, info in Recipe.model_fields.items():
+        names.append(name)
+        section = {"model": ModelSection, "student": StudentSection}.get(name, info.annotation)
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            names += [f"{name}.{key}" for key in section.model_fields]
+    return names
 
 
 def built_in() -> dict[str, str]:
@@ -319,112 +335,10 @@ def _read(recipe: str | Path) -> tuple[dict[str, Any], str]:
     name, file = str(recipe), Path(recipe).expanduser()
     if name in built_in():
         text, where = (resources.files("trustmix") / "recipes" / f"{name}.toml").read_text("utf-8"), f'recipe "{name}"'
-    elif file.is_file():
-        try:
-            text, where = file.read_text("utf-8"), str(file)
-        except UnicodeDecodeError as error:
-            raise TrustmixError(f"{file} is not a TOML file: it is not UTF-8 text.") from error
-    else:
-        hint = nearest(name, built_in())
-        raise TrustmixError(
-            f'There is no recipe "{name}": neither a file nor built in.{hint} Built in are: {", ".join(built_in())}.'
-        )
-    try:
-        return tomllib.loads(text), where
-    except tomllib.TOMLDecodeError as error:
-        raise TrustmixError(f"{where} is not valid TOML: {error}.") from error
-
-
-def _override(fields: dict[str, Any], override: str) -> None:
-    """Put 'split.classes_per_client=3' into the fields."""
-    path, equals, text = override.partition("=")
-    *sections, key = path.strip().split(".")
-    if not equals or not key:
-        raise TrustmixError(f'--set takes key=value, such as rule=avg or split.classes_per_client=3, not "{override}".')
-    value = parse_value(text)
-    for section in sections:
-        inner = fields.get(section)
-        fields[section] = dict(inner) if isinstance(inner, Mapping) else {}
-        fields = fields[section]
-    if sections and key == "name" and fields.get(key) != value:
-        fields.clear()  # the other settings of the section were those of the old name
-    fields[key] = value
-
-
-def parse_value(text: str) -> Any:
-    """The value a text stands for on the command line: TOML, and what is no TOML counts as a string.
-
-    >>> parse_value("{ tau = 0.4 }"), parse_value("suwa")
-    ({'tau': 0.4}, 'suwa')
-    """
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first complaint of pydantic as one sentence with the recipe's own key."""
-    first = max(error.errors(), key=lambda complaint: len(complaint["loc"]))  # of a union, the branch that was meant
-    place = [
-        str(part)
-        for part in first["loc"]
-        if isinstance(part, int) or part in _all_keys() or first["type"] == "extra_forbidden"
-    ]
-    key = ".".join(place) or "rule"  # settings that do not go together are so because of the rule
-    if first["type"] == "extra_forbidden":
-        parent = ".".join(place[:-1])
-        siblings = [known.rpartition(".")[2] for known in _all_paths() if known.rpartition(".")[0] == parent]
-        hint = nearest(place[-1], siblings) or _elsewhere(place[-1])
-        where = f"[{parent}]" if parent else "the top level"
-        return f'there is no setting "{place[-1]}" in {where}.{hint} There are: {", ".join(siblings)}.'
-    message = first["msg"].removeprefix("Value error, ")
-    given = first.get("input")
-    named = first["type"] == "value_error"
-    shown = f" (given: {given!r})" if isinstance(given, (str, int, float, bool)) and not named else ""
-    return f"{key}: {message[0].lower() + message[1:]}{shown}".rstrip(".") + "."
-
-
-def _all_paths() -> list[str]:
-    """Every setting as section.key."""
-    paths = []
-    for name, info in Recipe.model_fields.items():
-        paths.append(name)
-        section = {"model": ModelSection, "student": StudentSection}.get(name, info.annotation)
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            paths += [f"{name}.{key}" for key in section.model_fields]
-    return paths
-
-
-def _all_keys() -> set[str]:
-    return {part for path in _all_paths() for part in path.split(".")} | {"tau"}
-
-
-def _elsewhere(key: str) -> str:
-    found = [path for path in _all_paths() if path.rpartition(".")[2] == key]
-    return f" Did you mean {found[0]}?" if found else ""
-
-
-def _toml(fields: Mapping[str, Any]) -> str:
-    """Fields as TOML: plain values first, then one table a section, or an array of tables for a list of them."""
-    plain = {key: value for key, value in fields.items() if not _is_table(value)}
-    lines = [f"{key} = {toml_value(value)}" for key, value in plain.items()]
-    for key, value in fields.items():
-        if _is_table(value):
-            for table in value if isinstance(value, (list, tuple)) else [value]:
-                heading = f"[[{key}]]" if isinstance(value, (list, tuple)) else f"[{key}]"
-                lines += ["", heading, *(f"{name} = {toml_value(entry)}" for name, entry in table.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping) or (
-        isinstance(value, (list, tuple)) and len(value) > 0 and isinstance(value[0], Mapping)
+        return toml.parse(text, where), where
+    if file.is_file():
+        return toml.read(file), str(file)
+    hint = nearest(name, built_in())
+    raise TrustmixError(
+        f'There is no recipe "{name}": neither a file nor built in.{hint} Built in are: {", ".join(built_in())}.'
     )
-
-
-def toml_value(value: Any) -> str:
-    """A TOML value; JSON's strings, numbers, booleans and flat lists are TOML's too."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {toml_value(entry)}" for key, entry in value.items()) + " }"
-    return "inf" if value == float("inf") else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -14,7 +14,7 @@ from trustmix import storage
 from trustmix.errors import TrustmixError
 from trustmix.federation import History
 from trustmix.study.recipe import Recipe, WireSection
-from trustmix.study.runs import RunDirectory
+from trustmix.study.record import RunDirectory
 
 CURVES = {
     "accuracy_mean": "Accuracy on all classes, mean over clients",

@@ -23,9 +23,10 @@ from trustmix import storage
 from trustmix.engines.local import cores
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.study.capacity import jobs_that_fit
-from trustmix.study.recipe import Recipe, parse_value, toml_value
-from trustmix.study.runs import RunDirectory, check_free, check_same
+from trustmix.study.recipe import Recipe
+from trustmix.study.record import RunDirectory, check_free, check_same
 from trustmix.study.tables import Result, Table, cells_csv, latex, layout, markdown, plain, runs_csv
+from trustmix.study.toml import parse_value, toml_value
 
 PAUSE = 0.05
 """Seconds between two looks at the processes."""

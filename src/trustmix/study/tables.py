@@ -16,7 +16,7 @@ import rich.table
 from rich.text import Text
 
 from trustmix.study.demo import METHODS
-from trustmix.study.recipe import toml_value
+from trustmix.study.toml import toml_value
 
 SUMMARY = (
     "best_accuracy",

@@ -23,7 +23,8 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import ALONE, REFERENCE, History, Round
 from trustmix.study.meter import Measurement, Meter, Uploads, notes
 from trustmix.study.recipe import Recipe
-from trustmix.study.runs import RunDirectory, meter_of
+from trustmix.study.record import RunDirectory
+from trustmix.study.runs import meter_of
 
 TAUS = [step / 40 for step in range(41)]
 """From AVG to UWA."""

@@ -121,6 +121,20 @@ def separation(scores: torch.Tensor, own: torch.Tensor) -> float:
     return float((ranks[own].sum() - inside * (inside + 1) / 2) / (inside * (len(scores) - inside)))
 
 
+def ranks_among(known: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """The part of the calibration scores `known` (n,) that lie below each score (N,), a tie counting half.
+
+    Log-densities of different models have no common scale; their ranks have: own samples are spread evenly over 0 to 1.
+
+    >>> ranks_among(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([-9.0, 2.5, 3.0])).tolist()
+    [0.0, 0.5, 0.625]
+    """
+    ordered = known.double().sort().values
+    found = scores.double().contiguous()
+    below, up_to = (torch.searchsorted(ordered, found, right=right) for right in (False, True))
+    return (below + up_to) / (2 * len(ordered))
+
+
 def _clients(array: Any, name: str, ndim: int) -> tuple[list[torch.Tensor], bool]:
     """The array as one tensor a client, and whether it was a single client's."""
     is_list = isinstance(array, Sequence)

@@ -79,10 +79,10 @@ class Accumulator:
         self._kind: Kind | None = None
         self._parts: tuple[torch.Tensor, ...] | None = None
 
-    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload") -> None:
+    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:  # noqa: ARG002
         """Fold in one client: predictions q (N, C) on the simplex, scores l (N,). `name` is for the error messages.
 
-        A refused upload leaves the accumulator as it was.
+        What a client tells of its label set does not count here. A refused upload leaves the accumulator as it was.
         """
         q = checked_predictions(predictions, name).cpu()
         score = torch.zeros(len(q), dtype=torch.float64) if scores is None else checked_scores(scores, len(q), name)

@@ -4,9 +4,11 @@ The paper's four rules are one: the tempered softmax of `mixing` at tau = 0, 1, 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import torch
 
 from trustmix.registry import Registry
 from trustmix.trust.mixing import Accumulator, Teacher
@@ -15,11 +17,32 @@ from trustmix.trust.mixing import Accumulator, Teacher
 class Mixer(Protocol):
     """What one round of any rule offers: fold in uploads as they come, then give the teacher."""
 
-    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload") -> None:
-        """Fold in one client's upload."""
+    def add(
+        self, predictions: Any, scores: Any = None, *, classes: Any = None, ranks: Any = None, name: str = "upload"
+    ) -> None:
+        """Fold in the upload of the client `name`: predictions q (N, C) and scores l (N,).
+
+        A client that shares its label set also tells `classes` (C,), how many samples of each class it holds (or 1 for
+        some), and `ranks` (N,), the part of its own calibration samples that are less likely than the public sample.
+        """
 
     def finish(self) -> Teacher[Any]:
         """The teacher of all uploads so far."""
+
+
+Memory: TypeAlias = Mapping[str, torch.Tensor]
+"""What a rule carries from round to round."""
+
+
+@runtime_checkable
+class Lasting(Mixer, Protocol):
+    """A mixer that remembers earlier rounds."""
+
+    def recall(self, memory: Memory) -> None:
+        """Begin with what the round before left; empty in the first."""
+
+    def memory(self) -> Memory:
+        """What the next round begins with, once the teacher is finished."""
 
 
 Rule: TypeAlias = Callable[[], Mixer]

@@ -5,6 +5,7 @@ from trustmix.wire.codecs import CODECS, Codec
 from trustmix.wire.messages import (
     FORMS,
     Envelope,
+    Labels,
     Upload,
     decode_teacher,
     decode_upload,
@@ -17,6 +18,7 @@ __all__ = [
     "FORMS",
     "Codec",
     "Envelope",
+    "Labels",
     "Upload",
     "decode_teacher",
     "decode_upload",

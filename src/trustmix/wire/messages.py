@@ -3,6 +3,7 @@
 The header names the round, the sender, the codec and the fingerprint of the public set; a message that does not say
 what was expected is refused with a reason. An upload has one of two forms: `scores` (q and l: the client evaluates its
 own density, N*(C+1) numbers) or `density` (logits and the mixture: the server evaluates). Both give the same teacher.
+A client that chose to share its label set adds how many samples of each class it holds, and its ranks, a byte a sample.
 """
 
 import hashlib
@@ -43,15 +44,37 @@ class Envelope:
     def limit(self) -> int:
         """Bytes that no honest message exceeds: float32 logits or predictions, scores, a mixture, and the header."""
         numbers = 4 * self.samples * (self.classes + 1) + 8 * self.classes * (2 * self.classes + 1)
+        numbers += self.samples + 4 * self.classes
         return numbers + numbers // 1000 + 16 * len(self.sender) + 2048
 
 
 @dataclass(frozen=True)
 class Upload:
-    """What a client says of the public set: predictions q (N, C) and scores l (N,)."""
+    """What a client says of the public set: predictions q (N, C) and scores l (N,), and of its label set if it will."""
 
     predictions: torch.Tensor
     scores: torch.Tensor
+    classes: torch.Tensor | None = None
+    """(C,): how many samples of each class it holds, or 1 for some."""
+    ranks: torch.Tensor | None = None
+    """(N,): the part of its calibration samples that are less likely than the public sample, in steps of 1/255."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a client that shares its label set tells of it."""
+
+    classes: torch.Tensor
+    ranks: torch.Tensor
+
+    def parts(self) -> dict[str, torch.Tensor]:
+        """As tensors of a message."""
+        return {"held": self.classes.to(torch.int32), "ranks": (self.ranks * 255).round().to(torch.uint8)}
+
+    @staticmethod
+    def layout(envelope: Envelope) -> Layout:
+        """What `parts` look like."""
+        return {"held": (torch.int32, (envelope.classes,)), "ranks": (torch.uint8, (envelope.samples,))}
 
 
 def fingerprint(inputs: torch.Tensor) -> str:
@@ -66,12 +89,17 @@ def fingerprint(inputs: torch.Tensor) -> str:
 
 
 def encode_scores(
-    logits: torch.Tensor, density: ClassGaussians, envelope: Envelope, codec: str, base: torch.Tensor | None = None
+    logits: torch.Tensor,
+    density: ClassGaussians,
+    envelope: Envelope,
+    codec: str,
+    base: torch.Tensor | None = None,
+    labels: Labels | None = None,
 ) -> bytes:
     """An upload of the form `scores`; as a difference to `base`, the last teacher (N, C), where that is shorter."""
     chosen = CODECS.get(codec)
     parts = chosen.encode(torch.softmax(logits.to(torch.float64), 1))
-    scores = {"scores": chosen.scores.encode(density.log_prob(logits))}
+    scores = {"scores": chosen.scores.encode(density.log_prob(logits)), **(labels.parts() if labels else {})}
     whole = seal({**parts, **scores}, envelope.header("scores", codec))
     if base is None:
         return whole
@@ -81,12 +109,17 @@ def encode_scores(
 
 
 def encode_density(
-    logits: torch.Tensor, density: ClassGaussians, envelope: Envelope, codec: str, base: torch.Tensor | None = None
+    logits: torch.Tensor,
+    density: ClassGaussians,
+    envelope: Envelope,
+    codec: str,
+    base: torch.Tensor | None = None,
+    labels: Labels | None = None,
 ) -> bytes:
     """An upload of the form `density`. The mixture is small and stays exact."""
     if base is not None:
         raise TrustmixError("An upload of the form density has logits, which have no difference to a teacher.")
-    tensors = {"logits": logits.to(_float_type(codec)), **density.state()}
+    tensors = {"logits": logits.to(_float_type(codec)), **density.state(), **(labels.parts() if labels else {})}
     return seal(tensors, envelope.header("density", codec))
 
 
@@ -96,8 +129,9 @@ FORMS = {"scores": encode_scores, "density": encode_density}
 def decode_upload(payload: bytes, envelope: Envelope, base: torch.Tensor | None = None) -> Upload:
     """The upload in a message of either form if it is what the envelope promises; `base` is the last teacher (N, C)."""
     tensors, header = _open(payload, envelope, *FORMS)
+    shared = _labels(tensors, envelope)
     if header["kind"] == "density":
-        return _evaluate(tensors, envelope, str(header["codec"]))
+        return Upload(*_evaluate(tensors, envelope, str(header["codec"])), *shared)
     chosen = CODECS.get(str(header["codec"]))
     scores = {"scores": (chosen.scores.dtype, (envelope.samples,))}
     _check(tensors, {**chosen.layout(envelope.samples, envelope.classes), **scores})
@@ -109,7 +143,7 @@ def decode_upload(payload: bytes, envelope: Envelope, base: torch.Tensor | None 
             raise TrustmixError(f"The message of {envelope.sender} is a difference to another teacher than the last.")
         tensors.update(_add(tensors, known))
     predictions = checked_predictions(chosen.decode(tensors, envelope.classes), f"The message of {envelope.sender}")
-    return Upload(predictions, chosen.scores.decode(tensors["scores"]))
+    return Upload(predictions, chosen.scores.decode(tensors["scores"]), *shared)
 
 
 def encode_teacher(probabilities: torch.Tensor, envelope: Envelope, codec: str) -> bytes:
@@ -155,7 +189,20 @@ def _check(tensors: Parts, layout: Layout) -> None:
             raise TrustmixError(f"The message has {got} for {name}; expected was {shape} of {dtype}.")
 
 
-def _evaluate(tensors: dict[str, torch.Tensor], envelope: Envelope, codec: str) -> Upload:
+def _labels(tensors: dict[str, torch.Tensor], envelope: Envelope) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """What the message tells of the sender's label set, taken out of the tensors, or nothing of either."""
+    layout = Labels.layout(envelope)
+    found = {name: tensors.pop(name) for name in layout if name in tensors}
+    if not found:
+        return None, None
+    _check(found, layout)
+    classes, ranks = found["held"], found["ranks"]
+    if bool((classes < 0).any()) or not bool(classes.any()):
+        raise TrustmixError(f"The message of {envelope.sender} tells of no class, or of less than no sample of one.")
+    return classes.to(torch.int64), ranks.to(torch.float64) / 255
+
+
+def _evaluate(tensors: dict[str, torch.Tensor], envelope: Envelope, codec: str) -> tuple[torch.Tensor, torch.Tensor]:
     """The predictions and scores of an upload of the form `density`."""
     components = len(tensors["log_weights"]) if "log_weights" in tensors and tensors["log_weights"].ndim else 0
     mixture = (min(components, envelope.classes), envelope.classes)
@@ -164,7 +211,7 @@ def _evaluate(tensors: dict[str, torch.Tensor], envelope: Envelope, codec: str) 
     _check(tensors, {**layout, "log_weights": (torch.float64, mixture[:1])})
     density = ClassGaussians.from_state(tensors)
     logits = tensors["logits"].to(torch.float32)
-    return Upload(torch.softmax(logits.to(torch.float64), 1), density.log_prob(logits))
+    return torch.softmax(logits.to(torch.float64), 1), density.log_prob(logits)
 
 
 def _float_type(codec: str) -> torch.dtype:
