@@ -16,7 +16,7 @@ from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import Checkpoint, Client, Federation, History, Participation, Public, Round, Training
 from trustmix.study import Recipe, run
 from trustmix.study.sweep import sweep
-from trustmix.trust import Accumulator, ClassGaussians, Teacher, mix
+from trustmix.trust import Accumulator, ClassGaussians, Coupling, Teacher, couple, mix
 
 __version__ = version("trustmix")
 
@@ -25,6 +25,7 @@ __all__ = [
     "Checkpoint",
     "ClassGaussians",
     "Client",
+    "Coupling",
     "Dataset",
     "Federation",
     "History",
@@ -38,6 +39,7 @@ __all__ = [
     "Teacher",
     "Training",
     "TrustmixError",
+    "couple",
     "mix",
     "run",
     "sweep",

@@ -73,11 +73,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 @_in_a_sentence
 def demo_command(
     out: Annotated[
-        Path, typer.Option("--out", help="Where the four runs and the report go; replaced if it exists.")
+        Path, typer.Option("--out", help="Where the five runs and the report go; replaced if it exists.")
     ] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Another seed: another split, other initial models.")] = 0,
 ) -> None:
-    """Compare training alone, AVG, UWA and sUWA on built-in data, and leave a report.
+    """Compare training alone, AVG, UWA, sUWA and trust on built-in data, and leave a report.
 
     Example: trustmix demo
     """

@@ -19,7 +19,7 @@ from trustmix.models import MODELS
 from trustmix.registry import Registry, nearest
 from trustmix.study import toml
 from trustmix.study.complaints import sentence
-from trustmix.trust import RULES
+from trustmix.trust import NEED_LABELS, RULES
 from trustmix.wire import CODECS
 
 Positive = Annotated[int, Field(ge=1)]
@@ -219,6 +219,7 @@ class Recipe(_Section):
     rounds: Positive = 20
     seed: Annotated[int, Field(ge=0)] = 0
     rule: str | Tau = Field("suwa", description="a rule's or a baseline's name, or { tau = 0.4 }")
+    """`suwa` if not set, or `trust` where clients share their label sets."""
     data: DataSection
     split: SplitSection = SplitSection()
     public: PublicSection = PublicSection()
@@ -231,6 +232,13 @@ class Recipe(_Section):
     participation: ParticipationSection = ParticipationSection()
     faults: FaultsSection = FaultsSection()
     theory: TheorySection = TheorySection()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_rule(cls, fields: Any) -> Any:
+        wire = fields.get("wire") if isinstance(fields, Mapping) else None
+        shared = isinstance(wire, Mapping) and wire.get("labels", "none") != "none"
+        return {"rule": "trust", **fields} if shared else fields
 
     @field_validator("rule")
     @classmethod
@@ -249,6 +257,11 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _method(self) -> "Recipe":
+        if self.rule in NEED_LABELS and self.wire.labels == "none":
+            raise ValueError(
+                f"{self.rule} compares classes within the clients' label sets, which they must share: set wire.labels "
+                "to set or counts, or choose another rule"
+            )
         if isinstance(self.rule, str):
             kinds = [model for index, model in enumerate(self.models) if model not in self.models[:index]]
             check_method(

@@ -39,6 +39,7 @@ from trustmix.seeds import numpy_stream
 from trustmix.study.meter import Meter
 from trustmix.study.recipe import ModelSection, PublicSection, Recipe
 from trustmix.study.record import RunDirectory
+from trustmix.trust import NEED_LABELS, check_connected
 
 log = logging.getLogger(__name__)
 
@@ -128,11 +129,14 @@ def prepare(recipe: Recipe, record: RunDirectory | None = None) -> tuple[Recipe,
         engine = FaultyEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
     if student is not None:
         student.settle(plan.hardware, keep=True)
+    held = {client.id: torch.unique(client.private.labels) for client in clients}
+    if recipe.rule in NEED_LABELS:
+        check_connected(held, data.classes)
     settings: dict[str, Any] = {
         "clients": engine,
         "public": shared,
         "public_labels": public.labels,
-        "held": {client.id: torch.unique(client.private.labels) for client in clients},
+        "held": held,
         "participation": Participation(**recipe.participation.model_dump()),
         "student": student,
         "codec": recipe.wire.down,

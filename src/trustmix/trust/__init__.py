@@ -1,18 +1,26 @@
-"""The heart, as functions on arrays: density (who has seen such a sample), mixing (what they say together), rules."""
+"""The heart, as functions on arrays: density (who has seen such a sample), mixing and coupling (what they say)."""
 
+from trustmix.trust.competence import Trust, competence
+from trustmix.trust.coupling import Coupling, check_connected, couple
 from trustmix.trust.density import ClassGaussians, ranks_among, separation
 from trustmix.trust.mixing import Accumulator, Teacher, mix
-from trustmix.trust.rules import RULES, Lasting, Memory, Mixer, Rule, rule_of
+from trustmix.trust.rules import NEED_LABELS, RULES, Lasting, Memory, Mixer, Rule, rule_of
 
 __all__ = [
+    "NEED_LABELS",
     "RULES",
     "Accumulator",
     "ClassGaussians",
+    "Coupling",
     "Lasting",
     "Memory",
     "Mixer",
     "Rule",
     "Teacher",
+    "Trust",
+    "check_connected",
+    "competence",
+    "couple",
     "mix",
     "ranks_among",
     "rule_of",

@@ -1,6 +1,7 @@
 """How uploads become a teacher, by name. A rule is a function that starts an empty `Mixer` for one round.
 
-The paper's four rules are one: the tempered softmax of `mixing` at tau = 0, 1, 0.25 and infinity.
+The paper's four rules are one: the tempered softmax of `mixing` at tau = 0, 1, 0.25 and infinity. The rules `coupling`
+and `trust` compare classes within label sets instead.
 """
 
 import math
@@ -11,6 +12,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 
 from trustmix.registry import Registry
+from trustmix.trust.competence import Trust
+from trustmix.trust.coupling import Coupling
 from trustmix.trust.mixing import Accumulator, Teacher
 
 
@@ -52,6 +55,11 @@ RULES.register("avg")(partial(Accumulator, 0.0))
 RULES.register("uwa")(partial(Accumulator, 1.0))
 RULES.register("suwa")(partial(Accumulator, 0.25))
 RULES.register("most-confident")(partial(Accumulator, math.inf))
+RULES.register("coupling")(Coupling)
+RULES.register("trust")(Trust)
+
+NEED_LABELS = ("coupling", "trust")
+"""Rules that compare classes within a client's label set, which the client must share."""
 
 
 def rule_of(name_or_tau: str | float) -> Rule:
