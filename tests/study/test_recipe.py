@@ -71,6 +71,10 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("classes_per_client=3", r"Did you mean split\.classes_per_client\?"),
         ("zzz=3", r'no setting "zzz" in the top level\. There are: clients'),
         ("rule=suva", r'rule: there is no rule "suva"\. Did you mean "suwa"\? There are: .*alone.*\.$'),
+        (
+            "rule=trust",
+            r"rule: trust compares classes within the clients' label sets.* set wire\.labels to set or counts",
+        ),
         ("rule.tau=-1", r"rule\.tau: input should be greater than or equal to 0 \(given: -1\)\."),
         ("rule.taw=1", r"rule\.tau: field required"),
         ("clients=0", r"clients: input should be greater than or equal to 1 \(given: 0\)\."),
@@ -98,6 +102,12 @@ def test_a_wrong_setting_is_one_sentence_with_its_key(override: str, sentence: s
     with pytest.raises(TrustmixError, match=sentence) as caught:
         Recipe.load("demo", [override])
     assert "\n" not in str(caught.value)
+
+
+def test_where_label_sets_are_shared_the_rule_is_trust_unless_another_is_named() -> None:
+    assert Recipe.load("fashion").rule == "suwa"
+    assert Recipe.load("fashion", ["wire.labels=set"]).rule == "trust"
+    assert Recipe.load("fashion", ["wire.labels=counts", "rule=uwa"]).rule == "uwa"
 
 
 def test_a_recipe_that_cannot_be_found_or_read_is_explained(tmp_path: Path) -> None:

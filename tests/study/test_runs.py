@@ -265,3 +265,22 @@ def test_homogeneous_clients_gain_from_one_round_of_talking() -> None:
         tm.run(Recipe.load("demo", [*shared, f"rule={rule}"])).best_accuracy for rule in ("alone", "avg")
     )
     assert together > alone + 0.05  # type: ignore[operator]
+
+
+def test_label_sets_reach_the_rule_by_the_wire(tmp_path: Path) -> None:
+    sharing = {
+        kind: tm.run(small(f"wire.labels={kind}", "split.classes_per_client=4", "rule=trust"), out=tmp_path / kind)
+        for kind in ("set", "counts")
+    }
+    without = tm.run(small("rule=avg", "split.classes_per_client=4"), out=tmp_path / "avg")
+    for history in sharing.values():
+        assert history.rounds[-1].failed == {}
+        assert (history.rounds[0].teacher_accuracy or 0) > (without.rounds[0].teacher_accuracy or 0)
+        assert history.rounds[0].bytes_up > without.rounds[0].bytes_up
+
+
+def test_classes_that_nobody_can_compare_are_refused_before_training(tmp_path: Path) -> None:
+    recipe = small("wire.labels=set", "clients=5", "rule=coupling")  # two classes each, a deck of ten: five islands
+    with pytest.raises(TrustmixError, match="no chain of clients that share a class leads from class"):
+        tm.run(recipe, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "rounds.jsonl").exists()

@@ -1,8 +1,8 @@
 """The heart, as functions on arrays: density (who has seen such a sample), mixing and coupling (what they say)."""
 
-from trustmix.trust.competence import Trust, competence
 from trustmix.trust.coupling import Coupling, check_connected, couple
 from trustmix.trust.density import ClassGaussians, ranks_among, separation
+from trustmix.trust.evidence import Trust, competence
 from trustmix.trust.mixing import Accumulator, Teacher, mix
 from trustmix.trust.rules import NEED_LABELS, RULES, Lasting, Memory, Mixer, Rule, rule_of
 

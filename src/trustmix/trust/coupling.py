@@ -41,10 +41,10 @@ def couple(logits: Any, label_sets: Sequence[Iterable[int]] | None = None, *, co
     if (label_sets is None) == (counts is None):
         raise TrustmixError("couple takes either label_sets, one set of classes a client, or counts (M, C).")
     told = counts if label_sets is None else [_as_counts(held, logits[0]) for held in label_sets]
-    if told is not None and len(told) != len(logits):
+    if len(told) != len(logits):
         raise TrustmixError(f"logits are of {len(logits)} clients, and what they hold is told of {len(told)}.")
     coupling = Coupling()
-    for index, (client, held) in enumerate(zip(logits, told or (), strict=True)):
+    for index, (client, held) in enumerate(zip(logits, told, strict=True)):
         z = as_floats(client, f"client {index}: logits")
         predictions = Kind.of(client).restore(torch.softmax(z.to(torch.float64), -1))
         coupling.add(predictions, classes=held, name=f"client {index}")

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 
 from trustmix.registry import Registry
-from trustmix.trust.competence import Trust
 from trustmix.trust.coupling import Coupling
+from trustmix.trust.evidence import Trust
 from trustmix.trust.mixing import Accumulator, Teacher
 
 
