@@ -23,7 +23,7 @@ from sklearn.mixture import GaussianMixture
 
 from benchmarks import ours, plain
 from benchmarks.workloads import WORKLOADS, digits_mlp
-from trustmix import Accumulator, ClassGaussians, mix
+from trustmix import Accumulator, ClassGaussians, Coupling, mix
 from trustmix.engines.local import cores
 
 RESULTS = Path(__file__).parent / "results"
@@ -147,13 +147,15 @@ def _bandwidth() -> float:
 
 def growth() -> dict[str, list[dict[str, Any]]]:
     """(c) Time and peak memory as clients, and uploads to one accumulator, grow."""
-    found: dict[str, list[dict[str, Any]]] = {"clients": [], "uploads": []}
+    found: dict[str, list[dict[str, Any]]] = {"clients": [], "uploads": [], "coupled": []}
     for clients in (10, 100, 1000):
         found["clients"].append({"clients": clients, **_in_a_process(f"_federation({clients})")})
         _say(found["clients"][-1])
     for uploads in (10, 1000, 100_000):
         found["uploads"].append({"uploads": uploads, **_in_a_process(f"_uploads({uploads})")})
         _say(found["uploads"][-1])
+        found["coupled"].append({"uploads": uploads, **_in_a_process(f"_coupled({uploads})")})
+        _say(found["coupled"][-1])
     return found
 
 
@@ -172,6 +174,17 @@ def _uploads(uploads: int) -> dict[str, Any]:
     for i in range(uploads):
         accumulator.add(some[i % 4], scores[i % 64])
     return {"effective_clients": round(float(accumulator.finish().effective_clients.mean()), 1)}
+
+
+def _coupled(uploads: int) -> dict[str, Any]:
+    """Stream uploads of N = 1,000, C = 10, three classes each, into one coupling."""
+    generator = torch.Generator().manual_seed(0)
+    some = [torch.softmax(torch.randn(1000, 10, generator=generator), 1) for _ in range(4)]
+    sets = [torch.bincount(torch.randperm(10, generator=generator)[:3], minlength=10) for _ in range(64)]
+    coupling = Coupling()
+    for i in range(uploads):
+        coupling.add(some[i % 4], classes=sets[i % 64])
+    return {"largest": round(float(coupling.finish().probabilities.max(1).values.mean()), 3)}
 
 
 def _in_a_process(call: str) -> dict[str, Any]:
