@@ -13,7 +13,7 @@ from typing import Literal
 from trustmix.engines.stacked import likeness, train_stacked
 from trustmix.engines.workers import Answer, Pool
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import ENGINES, Client, Failure, Hardware, Job, Reply, Request, check_loss, train
+from trustmix.federation import Client, Failure, Hardware, Job, Reply, Request, check_loss, train
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,6 @@ def plan_of(mode: Mode, *, workers: int | None = None, hardware: Hardware | None
     return Plan(mode, min(workers or cores(), clients) if can_fork else 1, hardware)
 
 
-@ENGINES.register("local")
 class LocalEngine:
     """Runs clients by a plan; answers come in the order of the requests."""
 

@@ -11,18 +11,18 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trustmix import places, storage
-from trustmix.engines.local import Mode, Plan, cores, deal, plan_of, run_jobs
+from trustmix.engines.local import LocalEngine, Mode, Plan, cores, deal, plan_of, run_jobs
 from trustmix.engines.stacked import likeness, train_stacked
 from trustmix.engines.workers import Worker
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import Client, Hardware, Job
+from trustmix.federation import ENGINES, Client, Hardware, Job, Ready
 from trustmix.federation.training import batches
 from trustmix.seeds import torch_stream
 
@@ -73,6 +73,22 @@ def choose(
         best, timings = _fastest(clients, plans)
         _remember(key, {"plan": best, "timings": timings})
     return plans[best], f"{plans[best]} (timed: {timings})"
+
+
+@ENGINES.register("local")
+def local(
+    clients: Sequence[Client],
+    *,
+    keep: bool = True,
+    mode: str = "sequential",
+    precision: str = "float32",
+    device: str = "cpu",
+    workers: int | None = None,
+) -> Ready:
+    """Clients on this machine: as set, and in the fastest way where something is "auto"."""
+    plan, found = choose(clients, mode=mode, precision=precision, device=device, workers=workers)
+    settled = {"mode": plan.mode, "workers": plan.workers, **asdict(plan.hardware)}
+    return Ready(LocalEngine(clients, plan, keep=keep), found, settled, plan.hardware)
 
 
 def _fastest(clients: Sequence[Client], plans: Sequence[Plan]) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from trustmix.federation.client import Client, Public, Sharing
 from trustmix.federation.faults import FaultyEngine
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
-from trustmix.federation.seam import ENGINES, Engine
+from trustmix.federation.seam import ENGINES, Engine, Ready
 from trustmix.federation.server import ALONE, REFERENCE, Federation, Moment, Participation, Watcher
 from trustmix.federation.store import DiskStore, MemoryStore
 from trustmix.federation.training import OPTIMIZERS, Hardware, Job, Training, check_loss, train
@@ -29,6 +29,7 @@ __all__ = [
     "Moment",
     "Participation",
     "Public",
+    "Ready",
     "Reply",
     "Request",
     "Round",

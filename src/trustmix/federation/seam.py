@@ -1,10 +1,11 @@
 """Where clients run is one seam: an engine carries requests to clients and brings their answers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
-from trustmix.federation.client import Client
 from trustmix.federation.messages import Failure, Reply, Request
+from trustmix.federation.training import Hardware
 from trustmix.registry import Registry
 
 
@@ -25,6 +26,21 @@ class Engine(Protocol):
         """Release what the engine holds; it is not used any more."""
 
 
-EngineFactory: TypeAlias = Callable[[Sequence[Client]], Engine]
+@dataclass(frozen=True)
+class Ready:
+    """An engine that can carry exchanges, and what it made of what was left to it."""
+
+    engine: Engine
+    account: str
+    """How clients are run, and how that was found, in a line for the user."""
+    settled: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of a recipe's [engine] that may have been open, as they are now: a resumed run goes on with them."""
+    hardware: Hardware = field(default_factory=Hardware)
+    """Where the server's own model computes, if it has one."""
+
+
+EngineFactory: TypeAlias = Callable[..., Ready]
 
 ENGINES: Registry[EngineFactory] = Registry("engine")
+"""Functions that make engines: of the clients, of `keep` (models stay in memory between rounds), and of those settings
+of a recipe's [engine] that they have parameters for."""

@@ -105,7 +105,7 @@ class Federation:
         codec: str = "float32",
         seed: int = 0,
     ) -> None:
-        self.engine: Engine = ENGINES.get("local")(clients) if isinstance(clients, Sequence) else clients
+        self.engine: Engine = ENGINES.get("local")(clients).engine if isinstance(clients, Sequence) else clients
         self.public = public
         self.method = rule if isinstance(rule, str) else f"tau={rule:g}"
         self.rule: Rule | None = None if rule in (ALONE, REFERENCE) else rule_of(rule)

@@ -59,7 +59,7 @@ def forecast(recipe: Recipe) -> Forecast:
     >>> cost.messages["float32"][0] > 10 * cost.messages["argmax"][0]
     True
     """
-    quiet = ["engine.mode=sequential", "engine.store=memory", "faults.crash=0", "faults.late=0"]
+    quiet = ["engine.name=local", "engine.mode=sequential", "engine.store=memory", "faults.crash=0", "faults.late=0"]
     _, federation = prepare(Recipe.load(recipe, quiet))
     clients: list[Client] = list(federation.engine.members)  # type: ignore[attr-defined]
     wanted = recipe.engine

@@ -3,6 +3,7 @@
 Everything that can be refused is refused here, in one sentence that names the key and what would be right.
 """
 
+import inspect
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -156,6 +157,19 @@ class EngineSection(_Section):
     def _name(cls, name: str) -> str:
         return _known(ENGINES, name)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the engine takes."""
+        takes = inspect.signature(ENGINES.get(self.name)).parameters
+        return {key: value for key, value in self if key in takes}
+
+    @model_validator(mode="after")
+    def _taken(self) -> "EngineSection":
+        for key, setting in type(self).model_fields.items():
+            if key not in ("name", "store", *self.settings) and getattr(self, key) != setting.default:
+                raise ValueError(f'the engine "{self.name}" has no setting {key}')
+        return self
+
     @field_validator("device")
     @classmethod
     def _device(cls, device: str) -> str:
@@ -300,15 +314,8 @@ class Recipe(_Section):
         except ValidationError as error:
             raise TrustmixError(f"{where}: {sentence(error, setting_names())}") from error
 
-    def settled(self, mode: str, precision: str, device: str, workers: int | None, keep: bool) -> "Recipe":
+    def settled(self, chosen: Mapping[str, Any]) -> "Recipe":
         """The recipe with what it leaves to the engine filled in; what it sets itself stays."""
-        chosen = {
-            "mode": mode,
-            "precision": precision,
-            "device": device,
-            "workers": workers,
-            "store": "memory" if keep else "disk",
-        }
         open_ = {key: value for key, value in chosen.items() if getattr(self.engine, key) in ("auto", None)}
         return self.model_copy(update={"engine": self.engine.model_copy(update=open_)})
 

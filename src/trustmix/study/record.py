@@ -114,9 +114,7 @@ def check_free(folder: Path) -> None:
 def _same_recipe(file: Path, recipe: Recipe) -> Recipe:
     """The recipe that the run began with, if it is this one; what was left to the engine was settled then."""
     begun = Recipe.load(file)
-    engine = begun.engine
-    settled = recipe.settled(engine.mode, engine.precision, engine.device, engine.workers, engine.store == "memory")
-    check_same(file.parent, begun, settled)
+    check_same(file.parent, begun, recipe.settled(begun.engine.model_dump()))
     return begun
 
 

@@ -16,14 +16,13 @@ import torch
 
 from trustmix.baselines import CLIENTS, SERVERS
 from trustmix.data import DATASETS, Dataset, Labelled, load, partition
-from trustmix.engines import LocalEngine, choose
 from trustmix.errors import TrustmixError
 from trustmix.federation import (
     ALONE,
+    ENGINES,
     REFERENCE,
     Client,
     DiskStore,
-    Engine,
     FaultyEngine,
     Federation,
     History,
@@ -94,7 +93,8 @@ def prepare(recipe: Recipe, record: RunDirectory | None = None) -> tuple[Recipe,
     factories = _factories(recipe, data)
     keep = _keep(recipe, factories)
     folder = record.path / "checkpoint" / "clients" if record else None
-    if folder is None and (not keep or recipe.engine.mode != "sequential"):
+    in_this_process = (recipe.engine.name, recipe.engine.mode) == ("local", "sequential")
+    if folder is None and not (keep and in_this_process):
         # a worker process that dies takes its memory along; on disk its clients' states outlive it
         folder = Path(tempfile.mkdtemp(prefix="trustmix-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -119,19 +119,16 @@ def prepare(recipe: Recipe, record: RunDirectory | None = None) -> tuple[Recipe,
         for index, (private, calibration) in enumerate(shares)
     ]
     student = _student(recipe, data, clients[0], folder)
-    wanted = recipe.engine
-    plan, found = choose(
-        clients, mode=wanted.mode, precision=wanted.precision, device=wanted.device, workers=wanted.workers
-    )
-    log.info("engine: %s", found)
-    engine: Engine = LocalEngine(clients, plan, keep=keep)
-    if recipe.faults.crash or recipe.faults.late:
-        engine = FaultyEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
-    if student is not None:
-        student.settle(plan.hardware, keep=True)
     held = {client.id: torch.unique(client.private.labels) for client in clients}
     if recipe.rule in NEED_LABELS:
         check_connected(held, data.classes)
+    ready = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
+    log.info("engine: %s", ready.account)
+    engine = ready.engine
+    if recipe.faults.crash or recipe.faults.late:
+        engine = FaultyEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
+    if student is not None:
+        student.settle(ready.hardware, keep=True)
     settings: dict[str, Any] = {
         "clients": engine,
         "public": shared,
@@ -144,7 +141,7 @@ def prepare(recipe: Recipe, record: RunDirectory | None = None) -> tuple[Recipe,
     }
     server = SERVERS.get(str(recipe.rule))
     federation = server(**settings) if server else Federation(rule=recipe.method, **settings)
-    return given.settled(plan.mode, plan.hardware.precision, plan.hardware.device, plan.workers, keep), federation
+    return given.settled({**ready.settled, "store": "memory" if keep else "disk"}), federation
 
 
 def data_of(recipe: Recipe) -> Dataset:
