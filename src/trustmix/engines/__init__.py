@@ -1,6 +1,7 @@
 """Where clients run. Importing this room registers its engines."""
 
 from trustmix.engines.local import LocalEngine, Plan
+from trustmix.engines.ray import RayEngine
 from trustmix.engines.tuning import choose
 
-__all__ = ["LocalEngine", "Plan", "choose"]
+__all__ = ["LocalEngine", "Plan", "RayEngine", "choose"]

@@ -56,11 +56,7 @@ class LocalEngine:
 
     def __init__(self, clients: Sequence[Client], plan: Plan | None = None, *, keep: bool = True) -> None:
         self.plan = plan or Plan()
-        self._clients = {client.id: client for client in clients}
-        if len(self._clients) != len(clients):
-            raise TrustmixError("Two clients have the same id; every client needs one of its own.")
-        if not clients:
-            raise TrustmixError("A federation needs at least one client.")
+        self._clients = dict(zip(ids_of(clients), clients, strict=True))
         for client in clients:
             client.settle(self.plan.hardware, keep=keep)
         self._pool = None
@@ -93,6 +89,16 @@ class LocalEngine:
         """End the worker processes."""
         if self._pool:
             self._pool.close()
+
+
+def ids_of(clients: Sequence[Client]) -> list[str]:
+    """The clients' ids, which must be there and differ."""
+    ids = [client.id for client in clients]
+    if len(set(ids)) != len(ids):
+        raise TrustmixError("Two clients have the same id; every client needs one of its own.")
+    if not ids:
+        raise TrustmixError("A federation needs at least one client.")
+    return ids
 
 
 def deal(clients: Sequence[Client], workers: int) -> list[list[Client]]:

@@ -54,7 +54,9 @@ def choose(
     """
     device = best_device() if device == "auto" else device
     precisions = usable_precisions(device) if precision == "auto" else [precision]
-    modes: Sequence[Any] = ORDER if mode == "auto" else [mode]
+    modes: Sequence[Any] = [mode]
+    if mode == "auto":
+        modes = ORDER if (workers or cores()) > 1 else [mode for mode in ORDER if mode != "processes"]
     plans = [
         plan_of(mode, workers=workers, hardware=Hardware(device, precision), clients=len(clients))
         for precision in precisions

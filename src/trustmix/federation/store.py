@@ -48,7 +48,7 @@ class DiskStore:
     """Keeps the newest two states as safetensors files in the client's own folder."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
 
     def _rounds(self) -> list[int]:
         return sorted(int(file.stem) for file in self.folder.glob("*.safetensors"))

@@ -150,6 +150,8 @@ class EngineSection(_Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     workers: Positive | None = Field(None, description="processes; as many as cores if not set")
+    cpus: float | None = Field(None, gt=0, description="processors of each actor of ray; 1 if not set")
+    gpus: float | None = Field(None, ge=0, description="GPUs of each actor of ray; 0 if not set")
     store: Literal["auto", "memory", "disk"] = Field("auto", description="where models live between rounds")
 
     @field_validator("name")
@@ -160,14 +162,18 @@ class EngineSection(_Section):
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that the engine takes."""
-        takes = inspect.signature(ENGINES.get(self.name)).parameters
-        return {key: value for key, value in self if key in takes}
+        return {key: value for key, value in self if key in self._takes() and value is not None}
+
+    def _takes(self) -> list[str]:
+        parameters = inspect.signature(ENGINES.get(self.name)).parameters
+        return [key for key in type(self).model_fields if key in parameters]
 
     @model_validator(mode="after")
     def _taken(self) -> "EngineSection":
+        takes = self._takes()
         for key, setting in type(self).model_fields.items():
-            if key not in ("name", "store", *self.settings) and getattr(self, key) != setting.default:
-                raise ValueError(f'the engine "{self.name}" has no setting {key}')
+            if key not in ("name", "store", *takes) and getattr(self, key) != setting.default:
+                raise ValueError(f'{key} is no setting of "{self.name}", which has {", ".join(takes)} and store')
         return self
 
     @field_validator("device")
