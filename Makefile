@@ -38,7 +38,7 @@ $(VENV)/.docs: $(VENV)/.core
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
-	$(PIP) --editable ".[flower,ray]"
+	$(PIP) --editable ".[flower]"
 	touch $@
 
 clean:

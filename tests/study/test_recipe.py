@@ -79,6 +79,11 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("rule.taw=1", r"rule\.tau: field required"),
         ("clients=0", r"clients: input should be greater than or equal to 1 \(given: 0\)\."),
         ("clients=many", r"clients: .*valid integer.*\(given: 'many'\)\."),
+        (
+            "engine.cpus=2",
+            r'engine: cpus is no setting of "local", which has mode, precision, device, workers and store\.',
+        ),
+        ("engine.name=rey", r'engine\.name: there is no engine "rey"\. Did you mean "ray"\?'),
         ("public.samples=0", r"public\.samples: .*\(given: 0\)\."),
         ("split.kind=iid", r"split\.kind: input should be 'classes', 'dirichlet' or 'homogeneous' \(given: 'iid'\)\."),
         ("data.name=cifra10", r'data: there is no data set "cifra10"'),

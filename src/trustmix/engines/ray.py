@@ -181,8 +181,9 @@ class Home:
                     f"The node {platform.node()} of the Ray cluster does not see {store.folder}; --out must name a "
                     f"directory that all nodes share."
                 )
-        for answer in self.engine.exchange({client: requests[number] for client, number in asked}):
-            yield answer  # noqa: UP028 - Ray sends into generators, and what is underneath may be none
+        # no yield from: Ray sends into the generator, and the list iterators underneath take nothing
+        for answer in self.engine.exchange({client: requests[number] for client, number in asked}):  # noqa: UP028
+            yield answer
 
 
 def actors_that_fit(nodes: Iterable[Mapping[str, float]], cpus: float, gpus: float) -> int:

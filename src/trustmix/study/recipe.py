@@ -149,7 +149,7 @@ class EngineSection(_Section):
     mode: Literal["auto", "sequential", "processes", "stacked"] = Field("auto", description="auto times them all")
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    workers: Positive | None = Field(None, description="processes; as many as cores if not set")
+    workers: Positive | None = Field(None, description="processes or actors; as many as fit if not set")
     cpus: float | None = Field(None, gt=0, description="processors of each actor of ray; 1 if not set")
     gpus: float | None = Field(None, ge=0, description="GPUs of each actor of ray; 0 if not set")
     store: Literal["auto", "memory", "disk"] = Field("auto", description="where models live between rounds")

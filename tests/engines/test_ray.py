@@ -1,0 +1,60 @@
+"""Ray: what can be said without starting it, and the rest in a network namespace that has nothing but loopback.
+
+Ray listens on the host's address, whatever it is told; inside the namespace nobody else can reach it.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trustmix import Recipe, TrustmixError
+from trustmix.study.runs import prepare
+
+INSIDE = Path(__file__).with_name("ray_in_a_namespace.py")
+
+
+def test_without_ray_the_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(TrustmixError, match=r'needs Ray: pip install "trustmix\[ray\]"'):
+        prepare(Recipe.load("demo", ["engine.name=ray"]))
+
+
+def test_an_actor_is_a_process_already() -> None:
+    with pytest.raises(TrustmixError, match=r'set engine.mode to "sequential" or "stacked"'):
+        prepare(Recipe.load("demo", ["engine.name=ray", "engine.mode=processes"]))
+
+
+def test_the_engine_in_a_network_namespace_of_its_own(tmp_path: Path) -> None:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        pytest.skip("the commands unshare (util-linux) and ip (iproute2) are needed")
+    namespace = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
+    loopback = subprocess.run([*namespace, "ip", "link", "set", "lo", "up"], capture_output=True, text=True)
+    if loopback.returncode:
+        pytest.skip(f"no network namespace can be made here: {loopback.stderr.strip()}")
+    script = 'ip link set lo up && exec "$@"'
+    # Ray leaves files and processes to the garbage collector
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-W",
+        "ignore::ResourceWarning",
+        "--basetemp",
+        str(tmp_path / "t"),
+        str(INSIDE),
+    ]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "PYTEST_"))}
+    result = subprocess.run(
+        [*namespace, "bash", "-c", script, "bash", *command],
+        env={**environment, "RAY_USAGE_STATS_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
