@@ -1,4 +1,4 @@
-"""What a round costs by each engine, with the demo's recipe: `python -m benchmarks.engines` writes results/engines.json.
+"""What a round of the demo costs by each engine: `python -m benchmarks.engines` writes results/engines.json.
 
 The engines take turns round by round, in one process that sees no network but loopback, since Ray listens on the host's
 address. The first round, with everything that is started for it, is told apart.
@@ -27,7 +27,7 @@ ENGINES = {  # in this order: worker processes are forked before Ray starts its 
     "processes": ["engine.mode=processes"],
     "ray": ["engine.name=ray", "engine.mode=sequential"],
 }
-ROUNDS = 20
+ROUNDS = 10
 
 
 def rounds(recipe: str = "demo") -> list[dict[str, Any]]:
