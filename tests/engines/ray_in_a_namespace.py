@@ -1,5 +1,6 @@
 """The engine on a real Ray; run by test_ray.py where no network but loopback is in reach."""
 
+import importlib
 import json
 import os
 import shutil
@@ -32,8 +33,6 @@ from trustmix.engines import RayEngine
 from trustmix.federation import DiskStore, Engine, Failure, Request
 from trustmix.wire import encode_teacher
 
-ray: Any = pytest.importorskip("ray")
-
 CLASSES, FEATURES = 4, 600
 CENTRES = torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(1))
 
@@ -41,6 +40,7 @@ CENTRES = torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[str]:
     """A Ray that the first engine starts and ends; all others find it there. Gives its address."""
+    ray: Any = importlib.import_module("ray")
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     first = RayEngine(clients(1), cpus=0.5)
     yield ray.get_runtime_context().gcs_address
