@@ -18,7 +18,6 @@ from trustmix.baselines import CLIENTS, SERVERS
 from trustmix.data import DATASETS, Dataset, Labelled, load, partition
 from trustmix.errors import TrustmixError
 from trustmix.federation import (
-    ALONE,
     ENGINES,
     REFERENCE,
     Client,
@@ -38,7 +37,7 @@ from trustmix.seeds import numpy_stream
 from trustmix.study.meter import Meter
 from trustmix.study.recipe import ModelSection, PublicSection, Recipe
 from trustmix.study.record import RunDirectory
-from trustmix.trust import NEED_LABELS, check_connected
+from trustmix.trust import NEED_LABELS, TEMPERED, check_connected
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ def run(
         return History(record.rounds())
     recipe, federation = prepare(recipe, record)
     with closing(federation.engine), record.begin(recipe, overwrite=overwrite):
-        every = recipe.theory.every if recipe.rule not in (ALONE, REFERENCE, *SERVERS) else None
+        every = recipe.theory.every if covered(recipe) else None
         meter = meter_of(recipe) if every else None
         for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
             record.append(line)
@@ -183,6 +182,11 @@ def _check_images(recipe: Recipe, data: Dataset) -> None:
     for setting in (name for name, wanted in wants.items() if wanted):
         if len(data.shape) != 3:
             raise TrustmixError(f"{setting} asks for augmented images, but the inputs of {data.name} are {data.shape}.")
+
+
+def covered(recipe: Recipe) -> bool:
+    """Whether the teachers of a run are what the theory is about: weighted averages of predictions."""
+    return not isinstance(recipe.rule, str) or recipe.rule in TEMPERED
 
 
 def meter_of(recipe: Recipe) -> Meter:

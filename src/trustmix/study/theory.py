@@ -17,14 +17,14 @@ import torch
 from rich.table import Table
 
 from trustmix import storage, theory
-from trustmix.baselines import SERVERS
 from trustmix.data import Labelled
 from trustmix.errors import TrustmixError
-from trustmix.federation import ALONE, REFERENCE, History, Round
+from trustmix.federation import History, Round
 from trustmix.study.meter import Measurement, Meter, Uploads, notes
 from trustmix.study.recipe import Recipe
 from trustmix.study.record import RunDirectory
-from trustmix.study.runs import meter_of
+from trustmix.study.runs import covered, meter_of
+from trustmix.trust import TEMPERED
 
 TAUS = [step / 40 for step in range(41)]
 """From AVG to UWA."""
@@ -198,7 +198,7 @@ def page(findings: Findings, out: Path) -> Path:
 
 
 def _runs(folders: Sequence[Path]) -> list[tuple[Path, Recipe]]:
-    """The finished runs in these folders, which may hold runs or be runs; clients that train alone have no teacher."""
+    """The finished runs in these folders, which may hold runs or be runs, and whose teachers the theory covers."""
     files = [file for folder in folders for file in sorted(folder.rglob("recipe.toml"))]
     if not files:
         raise TrustmixError(f"{', '.join(map(str, folders))}: there is no run here; give a run directory.")
@@ -206,10 +206,12 @@ def _runs(folders: Sequence[Path]) -> list[tuple[Path, Recipe]]:
     if unfinished:
         raise TrustmixError(f"{unfinished[0]} is not finished; go on with `trustmix run ... --resume` first.")
     runs = [(file.parent, Recipe.load(file)) for file in files]
-    told = [(folder, recipe) for folder, recipe in runs if recipe.rule not in (ALONE, REFERENCE, *SERVERS)]
+    told = [(folder, recipe) for folder, recipe in runs if covered(recipe)]
     if not told:
-        how = "share weights" if runs[0][1].rule in SERVERS else "train alone"
-        raise TrustmixError(f"The clients of {runs[0][0]} {how}: there is no teacher to measure.")
+        raise TrustmixError(
+            f"{runs[0][0]} was run by {runs[0][1].rule}: the theory is about teachers that are weighted averages of "
+            f"predictions, as those of {', '.join(TEMPERED)} are."
+        )
     return told
 
 

@@ -4,11 +4,12 @@ from trustmix.trust.coupling import Coupling, check_connected, couple
 from trustmix.trust.density import ClassGaussians, ranks_among, separation
 from trustmix.trust.evidence import Trust, competence
 from trustmix.trust.mixing import Accumulator, Teacher, mix
-from trustmix.trust.rules import NEED_LABELS, RULES, Lasting, Memory, Mixer, Rule, rule_of
+from trustmix.trust.rules import NEED_LABELS, RULES, TEMPERED, Lasting, Memory, Mixer, Rule, rule_of
 
 __all__ = [
     "NEED_LABELS",
     "RULES",
+    "TEMPERED",
     "Accumulator",
     "ClassGaussians",
     "Coupling",

@@ -51,10 +51,10 @@ class Lasting(Mixer, Protocol):
 Rule: TypeAlias = Callable[[], Mixer]
 
 RULES: Registry[Rule] = Registry("rule")
-RULES.register("avg")(partial(Accumulator, 0.0))
-RULES.register("uwa")(partial(Accumulator, 1.0))
-RULES.register("suwa")(partial(Accumulator, 0.25))
-RULES.register("most-confident")(partial(Accumulator, math.inf))
+TEMPERED = {"avg": 0.0, "uwa": 1.0, "suwa": 0.25, "most-confident": math.inf}
+"""The rules that are weighted averages of predictions, and the tau of each."""
+for name, tau in TEMPERED.items():
+    RULES.register(name)(partial(Accumulator, tau))
 RULES.register("coupling")(Coupling)
 RULES.register("trust")(Trust)
 
