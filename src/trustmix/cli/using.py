@@ -1,4 +1,4 @@
-"""Commands that use what models predict: mix."""
+"""Commands that use trained models and their predictions: predict, mix."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,31 @@ import typer
 
 from trustmix.cli.app import app, in_a_sentence
 from trustmix.errors import TrustmixError
-from trustmix.study.predictions import check_ending, mix_files, write_teacher
+from trustmix.study.predict import predict
+from trustmix.study.predictions import check_ending, mix_files, write_npz, write_teacher
+
+
+@app.command("predict")
+@in_a_sentence
+def predict_command(
+    folder: Annotated[Path, typer.Argument(help="The run directory.")],
+    data: Annotated[str, typer.Argument(help="An npz file, a table, a folder of images, or a data set's name.")],
+    client: Annotated[str, typer.Option(help="Whose model: a client's number, or student.")] = "0",
+    out: Annotated[Path, typer.Option("--out", help="The npz file of the predictions.")] = Path("predictions.npz"),
+) -> None:
+    """Ask a client's trained model about new samples.
+
+    Example: trustmix predict runs/uwa digits --client 3 --out predictions.npz
+    """
+    if out.suffix != ".npz":
+        raise TrustmixError(f"{out} (--out) must end in .npz.")
+    answers = predict(folder, data, client)
+    write_npz(out, answers.arrays())
+    known = int((answers.samples.labels >= 0).sum())
+    typer.echo(f"{len(answers.logits)} samples, {len(answers.classes)} classes")
+    if answers.accuracy is not None:
+        typer.echo(f"Accuracy: {100 * answers.accuracy:.1f} % of {known} samples with a label")
+    typer.echo(f"Predictions: {out}")
 
 
 @app.command("mix")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trustmix import storage
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import Checkpoint, DiskStore, History, Round
+from trustmix.federation import Checkpoint, History, Round
 from trustmix.study.recipe import Recipe
 
 
@@ -94,12 +94,7 @@ class RunDirectory:
             raise StorageError(f"Could not write {self.path / 'rounds.jsonl'}: {error.strerror}.") from error
 
     def finish(self, history: History) -> None:
-        """Write the final models and the summary, which marks the run as over."""
-        for folder in sorted((self.path / "checkpoint" / "clients").iterdir()):
-            state = DiskStore(folder).before(len(history.rounds) + 2)
-            if state is not None:
-                model = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}
-                storage.write_tensors(self.path / "models" / f"{folder.name}.safetensors", model)
+        """Write the summary, which marks the run as over."""
         storage.write_json(self.path / "summary.json", history.summary())
 
 
