@@ -228,6 +228,13 @@ class TheorySection(_Section):
     reference: Literal["model", "labels"] = Field("model", description="what counts as the truth")
 
 
+class TrackSection(_Section):
+    """Where rounds are told besides rounds.jsonl."""
+
+    tensorboard: str | None = Field(None, description="a folder of TensorBoard's; the run gets one of its own in it")
+    mlflow: str | None = Field(None, description="MLflow's tracking URI, or a folder for its database")
+
+
 class Recipe(_Section):
     """Everything a run depends on. The same recipe gives the same numbers.
 
@@ -252,6 +259,7 @@ class Recipe(_Section):
     participation: ParticipationSection = ParticipationSection()
     faults: FaultsSection = FaultsSection()
     theory: TheorySection = TheorySection()
+    track: TrackSection = TrackSection()
 
     @model_validator(mode="before")
     @classmethod

@@ -60,7 +60,8 @@ class RunDirectory:
             self.check(recipe, resume=not overwrite, overwrite=overwrite)  # once more, now that nobody else can write
             if overwrite:
                 # the recipe last: until it is gone, the directory is still known as a run's
-                for name in ("checkpoint/server.json", "summary.json", "rounds.jsonl", "theory.jsonl", "report.html"):
+                told = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "report.html")
+                for name in ("checkpoint/server.json", "summary.json", *told):
                     (self.path / name).unlink(missing_ok=True)
                 for name in ("checkpoint", "models"):
                     shutil.rmtree(self.path / name, ignore_errors=True)

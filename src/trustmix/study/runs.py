@@ -38,6 +38,7 @@ from trustmix.seeds import numpy_stream
 from trustmix.study.meter import Meter
 from trustmix.study.recipe import ModelSection, PublicSection, Recipe
 from trustmix.study.record import RunDirectory
+from trustmix.study.track import check_track, tracked
 from trustmix.study.trained import STUDENT, model_factory, save_models
 from trustmix.trust import NEED_LABELS, TEMPERED, check_connected
 
@@ -67,13 +68,15 @@ def run(
     recipe = record.check(recipe, resume=resume, overwrite=overwrite)
     if resume and record.finished:
         return History(record.rounds())
+    check_track(recipe.track)
     data = data_of(recipe)
     recipe, federation = prepare(recipe, record, data)
-    with closing(federation.engine), record.begin(recipe, overwrite=overwrite):
+    with closing(federation.engine), record.begin(recipe, overwrite=overwrite), tracked(recipe, record) as tell:
         every = recipe.theory.every if covered(recipe) else None
         meter = meter_of(recipe) if every else None
         for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
             record.append(line)
+            tell(line)
             if meter and every and line.round % every == 0:
                 meter.note(record.path, line, recipe.method)
         history = History(record.rounds())
