@@ -94,7 +94,7 @@ def run_command(words: list[str]) -> None:
 
 
 def made_small(words: list[str]) -> list[str]:
-    """The command with fewer rounds and samples, where it leaves them open; of a sweep, the first value of each list."""
+    """The command with fewer rounds and samples, where it leaves them open; of sweeps, one value of each list."""
     if words[0] not in ("run", "sweep", "plan"):
         return words
     given = [word.partition("=")[0] for word in words]

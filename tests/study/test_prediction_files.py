@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import softmax
 from typer.testing import CliRunner, Result
 
 import trustmix as tm
 from trustmix.cli import app
+from trustmix.trust import ranks_among, rule_of
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(3, 40, 4)) * 3
@@ -79,6 +81,23 @@ def test_calibration_logits_become_scores_by_the_density(tmp_path: Path) -> None
         )
 
 
+def test_a_rule_that_compares_classes_takes_them_from_the_calibration(tmp_path: Path) -> None:
+    labels = [np.arange(30) % 2 + number for number in range(3)]
+    known = [np.eye(4)[own] * 4 + RNG.normal(size=(30, 4)) for own in labels]
+    for number in range(3):
+        arrays = {"calibration_logits": known[number], "calibration_labels": labels[number]}
+        save(tmp_path, number, logits=LOGITS[number], **arrays)
+    assert mixed(tmp_path, "--out", str(tmp_path / "teacher.npz"), "--rule", "trust").exit_code == 0
+    mixer = rule_of("trust")()
+    for number in range(3):
+        density = tm.ClassGaussians.fit(known[number], labels[number])
+        own, scores = (torch.as_tensor(density.log_prob(z)) for z in (known[number], LOGITS[number]))
+        held = np.bincount(labels[number], minlength=4)
+        mixer.add(PREDICTIONS[number], classes=held, ranks=ranks_among(own, scores))
+    with np.load(tmp_path / "teacher.npz") as found:
+        np.testing.assert_allclose(found["predictions"], mixer.finish().probabilities, atol=1e-9)
+
+
 def test_without_scores_all_are_trusted_alike_and_that_is_said(tmp_path: Path) -> None:
     for number in range(3):
         save(tmp_path, number, logits=LOGITS[number])
@@ -105,6 +124,7 @@ GOOD = {"predictions": PREDICTIONS[0], "scores": SCORES[0]}
         ({"logits": LOGITS[0], "calibration_logits": LOGITS[0]}, "but no calibration_labels"),
         ({"predictions": PREDICTIONS[0], "calibration_logits": LOGITS[0], "calibration_labels": [0]}, "but no logits"),
         ({"logits": LOGITS[0], "calibration_logits": LOGITS[0], "calibration_labels": [0, 1]}, "40 rows of logits"),
+        ({"logits": LOGITS[0], "calibration_logits": LOGITS[0], "calibration_labels": [9] * 40}, "from 0 to 3"),
         ({"predictions": np.full((5, 4), 0.25), "scores": np.zeros(5)}, "those before had (40, 4)"),
     ],
 )

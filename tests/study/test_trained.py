@@ -78,6 +78,8 @@ def test_predictions_of_clients_can_be_mixed_and_are_then_better_than_theirs(dig
     with np.load(tmp_path / "teacher.npz") as teacher:
         mixed = float((teacher["predictions"].argmax(1) == load("digits").test.labels.numpy()).mean())
         assert float(teacher["effective_clients"].mean()) < 3.9  # by scores, not by plain averaging
+    trust = CliRunner().invoke(app, ["mix", *files, "--rule", "trust", "--out", str(tmp_path / "coupled.npz")])
+    assert trust.exit_code == 0, trust.stderr
     assert mixed > last_line(digits)["accuracy_mean"]
 
 
@@ -87,11 +89,11 @@ def test_without_the_training_data_predictions_have_no_scores(tmp_path: Path) ->
     np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x[:10], y_test=y[:10], classes=["no", "yes"])
     data = {"name": "npz", "path": str(tmp_path / "data.npz")}
     tm.run({**SMALL, "data": data, "split": {"samples_per_client": 20}}, out=tmp_path / "run")
-    assert predict(tmp_path / "run", tmp_path / "data.npz", 1).scores is not None
+    assert predict(tmp_path / "run", tmp_path / "data.npz", 1).trust["scores"].shape == (10,)
     np.savez(tmp_path / "new.npz", x=x[:7])
     (tmp_path / "data.npz").unlink()
     answers = predict(tmp_path / "run", tmp_path / "new.npz", 1)
-    assert (answers.scores, answers.accuracy, answers.classes) == (None, None, ("no", "yes"))
+    assert (answers.trust, answers.accuracy, answers.classes) == ({}, None, ("no", "yes"))
 
 
 def test_images_are_scaled_and_labelled_by_their_folder(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A trained client's answers about new samples, as a file that can be read, measured and mixed."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from trustmix.federation.training import predict as logits_of
 from trustmix.study.recipe import DataSection, Recipe
 from trustmix.study.runs import calibration_of
 from trustmix.study.trained import STUDENT, load_model, read_inputs
-from trustmix.trust import ClassGaussians
+from trustmix.trust import ClassGaussians, ranks_among
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class Answers:
     logits: torch.Tensor
     samples: Fresh
     classes: tuple[str, ...]
-    scores: torch.Tensor | None = None
-    """(n,): how familiar each sample looks to the client, where its own calibration samples are at hand."""
+    trust: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Where the client's own calibration samples are at hand: `scores` (n,), how familiar each sample looks to it,
+    their `ranks` (n,) among its own, and `held` (C,), how many of each class those are."""
 
     @property
     def predicted(self) -> torch.Tensor:
@@ -49,7 +51,7 @@ class Answers:
             "labels": self.samples.labels.numpy(),
             "classes": np.array(self.classes),
         }
-        found |= {} if self.scores is None else {"scores": self.scores.numpy()}
+        found |= {key: value.numpy() for key, value in self.trust.items()}
         return found | ({"id": np.array(self.samples.ids)} if self.samples.ids else {})
 
 
@@ -66,7 +68,7 @@ def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> Answ
     model, inputs, recipe = load_model(folder, client), read_inputs(folder), Recipe.load(Path(folder) / "recipe.toml")
     samples = _samples(data, inputs, recipe.data)
     logits = logits_of(model, samples.inputs, Hardware())
-    return Answers(logits, samples, inputs.classes, _scores(recipe, str(client), model, logits))
+    return Answers(logits, samples, inputs.classes, _trust(recipe, str(client), model, logits))
 
 
 def _samples(data: str | Path, inputs: Inputs, trained_on: DataSection) -> Fresh:
@@ -86,14 +88,16 @@ def _samples(data: str | Path, inputs: Inputs, trained_on: DataSection) -> Fresh
     return Fresh(found.test.inputs, found.test.labels if known else torch.full((len(found.test),), -1))
 
 
-def _scores(recipe: Recipe, client: str, model: nn.Module, logits: torch.Tensor) -> torch.Tensor | None:
-    """The log-density of the logits under the mixture fitted on the client's own calibration samples."""
+def _trust(recipe: Recipe, client: str, model: nn.Module, logits: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the density fitted on the client's own calibration samples says of the logits."""
     if client == STUDENT or recipe.rule == REFERENCE:
-        return None
+        return {}
     try:
         own = calibration_of(recipe, int(client))
     except TrustmixError:
-        return None  # the run's data are not on this machine
-    density = ClassGaussians.fit(logits_of(model, own.inputs, Hardware()), own.labels)
+        return {}  # the run's data are not on this machine
+    known = logits_of(model, own.inputs, Hardware())
+    density = ClassGaussians.fit(known, own.labels)
     scores: torch.Tensor = density.log_prob(logits)
-    return scores
+    held = torch.bincount(own.labels, minlength=logits.shape[1])
+    return {"scores": scores, "ranks": ranks_among(density.log_prob(known), scores), "held": held}

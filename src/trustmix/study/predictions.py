@@ -1,8 +1,10 @@
 """Prediction files in, a teacher file out: mixing for those who have nothing but what several models predicted.
 
 An npz file holds `predictions` (N, C), or `logits` (N, C) whose softmax they are; for trust, either `scores` (N,), or
-`calibration_logits` (n, C) and `calibration_labels` (n,) that a density is fitted on. A csv file has a column a class,
-of probabilities, and may have a column `score`. In both, `id` may name the samples: then all files must name the same.
+`calibration_logits` (n, C) and `calibration_labels` (n,) that a density is fitted on. Rules that compare the classes a
+client knows also take `held` (C,), how many samples of each, and `ranks` (N,), or both from the calibration.
+A csv file has a column a class, of probabilities, and may have a column `score`. In both, `id` may name the samples:
+then all files must name the same.
 """
 
 import csv
@@ -13,12 +15,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from trustmix import storage
 from trustmix.data import read_npz
 from trustmix.data.tables import Table, kind_of, read_table
 from trustmix.errors import TrustmixError
-from trustmix.trust import ClassGaussians, Teacher, rule_of
+from trustmix.trust import ClassGaussians, Teacher, ranks_among, rule_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -32,6 +35,8 @@ class Predictions:
 
     probabilities: Array
     scores: Array | None = None
+    held: Array | None = None
+    ranks: Array | None = None
     ids: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
 
@@ -61,7 +66,7 @@ def mix_files(paths: Sequence[Path], rule: str | float = "suwa") -> tuple[Teache
         given = read_predictions(path)
         first = first or given
         _check_alike(path, given, paths[0], first)
-        mixer.add(given.probabilities, given.scores, name=str(path))
+        mixer.add(given.probabilities, given.scores, classes=given.held, ranks=given.ranks, name=str(path))
     if first is None:
         raise TrustmixError("There is nothing to mix: no file was given.")
     return mixer.finish(), first
@@ -110,24 +115,38 @@ def _from_arrays(path: Path, arrays: dict[str, Array]) -> Predictions:
         assert logits is not None  # noqa: S101 - one of the two is there
         probabilities = _softmax(logits)
     names = [tuple(map(str, np.atleast_1d(arrays.get(key, ())))) for key in ("id", "classes")]
-    return Predictions(probabilities, _scores(path, arrays, logits), names[0], names[1])
+    pair = [key for key in CALIBRATION if key in arrays]
+    if pair:
+        return Predictions(probabilities, *_calibrated(path, arrays, logits, pair), *names)
+    scores, held, ranks = (
+        _numbers(path, arrays, key) if key in arrays else None for key in ("scores", "held", "ranks")
+    )
+    return Predictions(probabilities, scores, held, ranks, *names)
 
 
-def _scores(path: Path, arrays: dict[str, Array], logits: Array | None) -> Array | None:
-    """The scores that the file holds, or those of the density fitted on its calibration arrays, or none."""
-    pair = [key for key in ("calibration_logits", "calibration_labels") if key in arrays]
-    if not pair:
-        return _numbers(path, arrays, "scores") if "scores" in arrays else None
-    if "scores" in arrays:
-        raise TrustmixError(f"{path} holds both scores and {pair[0]}; which counts? Leave one of them out.")
+CALIBRATION = ("calibration_logits", "calibration_labels")
+
+
+def _calibrated(
+    path: Path, arrays: dict[str, Array], logits: Array | None, pair: Sequence[str]
+) -> tuple[Array, Array, Array]:
+    """The scores by the density fitted on the calibration arrays, the classes held, and the ranks of the scores."""
+    twice = [key for key in ("scores", "held", "ranks") if key in arrays]
+    if twice:
+        raise TrustmixError(f"{path} holds both {twice[0]} and {pair[0]}; which counts? Leave one of them out.")
     if len(pair) == 1 or logits is None:
-        missing = "logits" if len(pair) == 2 else ({"calibration_logits", "calibration_labels"} - set(pair)).pop()
+        missing = "logits" if len(pair) == 2 else (set(CALIBRATION) - set(pair)).pop()
         raise TrustmixError(f"{path} holds {pair[0]}, but no {missing}; a density needs all three.")
+    known, labels = (_numbers(path, arrays, key) for key in CALIBRATION)
+    if not (np.issubdtype(labels.dtype, np.integer) and ((labels >= 0) & (labels < logits.shape[1])).all()):
+        raise TrustmixError(f"{path}: calibration_labels must be whole numbers from 0 to {logits.shape[1] - 1}.")
     try:
-        density = ClassGaussians.fit(_numbers(path, arrays, pair[0]), arrays[pair[1]])
-        return np.asarray(density.log_prob(logits))
+        density = ClassGaussians.fit(known, labels)
+        scores, of_known = torch.as_tensor(density.log_prob(logits)), torch.as_tensor(density.log_prob(known))
     except TrustmixError as error:
         raise TrustmixError(f"{path}: {error}") from error
+    held = np.bincount(labels, minlength=logits.shape[1])
+    return scores.numpy(), held, ranks_among(of_known, scores).numpy()
 
 
 def _from_table(path: Path, table: Table) -> Predictions:
@@ -136,7 +155,8 @@ def _from_table(path: Path, table: Table) -> Predictions:
         raise TrustmixError(f"{path} has no column of a class; it has {', '.join(table)}.")
     columns = {name: _column(path, name, table[name]) for name in (*classes, "score") if name in table}
     probabilities = np.stack([columns[name] for name in classes], 1)
-    return Predictions(probabilities, columns.get("score"), tuple(map(str, table.get("id", ()))), classes)
+    ids = tuple(map(str, table.get("id", ())))
+    return Predictions(probabilities, columns.get("score"), ids=ids, classes=classes)
 
 
 def _column(path: Path, name: str, values: Sequence[str]) -> Array:

@@ -235,7 +235,9 @@ class TheorySection(_Section):
     """What is measured while a run goes on."""
 
     every: Positive | None = Field(None, description="measure each n-th round into theory.jsonl")
-    reference: Literal["model", "labels"] = Field("model", description="the truth: a model trained on all private data, or the public labels")
+    reference: Literal["model", "labels"] = Field(
+        "model", description="the truth: a model trained on all private data, or the public labels"
+    )
 
 
 class TrackSection(_Section):
