@@ -1,7 +1,7 @@
 """Only arrays: four classifiers, each trained on three or four of the ten digits, and one consensus of them all.
 
-None of them knows all classes, and one that never saw a digit votes on it none the less. Weighed by how familiar a digit
-looks to each of them, sample by sample, they answer better than on average.
+None of them knows all classes, and one that never saw a digit votes on it none the less. Weighed by how familiar a
+digit looks to each of them, sample by sample, they answer better than on average.
 """
 
 import numpy as np

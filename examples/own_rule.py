@@ -1,7 +1,7 @@
 """Your own rule: how predictions become a teacher, in one class, and compared with the built-in ones.
 
-This one believes whoever is sure: it weighs a prediction by how little entropy it has, and looks at no density. A client
-that was never shown a class is often sure and wrong about it, so this should not be as good as sUWA.
+This one believes whoever is sure: it weighs a prediction by how little entropy it has, and looks at no density. A
+client that was never shown a class is often sure and wrong about it, so this should not be as good as sUWA.
 """
 
 from typing import Any
