@@ -64,7 +64,7 @@ def read_fresh(place: Path, like: Inputs, options: Mapping[str, Any]) -> Fresh:
     else:
         raise TrustmixError(f"{place} is neither an npz file, a csv, jsonl or parquet table, nor images.")
     shape, dtype = tuple(found.inputs.shape[1:]), str(found.inputs.dtype).removeprefix("torch.")
-    if not like.tokens and (shape, dtype) != (like.shape, like.dtype):
+    if (shape, dtype) != (like.shape, like.dtype):
         raise TrustmixError(f"{place} has inputs {shape} of {dtype}, but the model takes {like}.")
     return found
 
