@@ -39,7 +39,7 @@ def test_files_and_arrays_give_the_same_teacher(options: list[str], tau: float, 
         save(tmp_path, number, predictions=PREDICTIONS[number], scores=SCORES[number])
     result = mixed(tmp_path, "--out", str(tmp_path / "teacher.npz"), *options)
     assert result.exit_code == 0, result.output
-    assert "3 files, 40 samples, 4 classes" in result.output
+    assert "files: 3, samples: 40, classes: 4" in result.output
     wanted = tm.mix(PREDICTIONS, SCORES, tau=tau)
     with np.load(tmp_path / "teacher.npz") as found:
         np.testing.assert_allclose(found["predictions"], wanted.probabilities, atol=1e-12)
@@ -139,7 +139,10 @@ def test_a_bad_npz_file_is_one_sentence_that_names_it(arrays: dict[str, Any], se
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("cat,dog,score\n0.5,0.5,0\n0.5,half,0\n", 'row 2, column "dog": "half" is not a number'),
+        (
+            "cat,dog,score\n0.5,0.5,0\n0.5,half,0\n",
+            'row 2, column "dog": "half" is not a number',
+        ),
         ("id,score\na,1\n", "has no column of a class"),
         ("id,cat,dog,score\nx,0.5,0.5,0\nz,0.5,0.5,0\n", 'number 1 is "z" in the one and "y" in the other'),
         ("id,cat,cow,score\nx,0.5,0.5,0\ny,0.5,0.5,0\n", 'number 1 is "cow" in the one and "dog" in the other'),

@@ -1,6 +1,7 @@
 """Using what a run has trained: the model that was measured is the one that is loaded, and it answers."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def test_predict_writes_probabilities_logits_classes_and_the_accuracy(digits: Pa
     np.savez(tmp_path / "new.npz", x=data.test.inputs.numpy().astype(np.float64), y=data.test.labels.numpy())
     by_name = answered(digits, "digits", "--client", "3", "--out", tmp_path / "p.npz")
     by_file = answered(digits, "--client", "3", tmp_path / "new.npz", "--out", tmp_path / "q.npz")
-    accuracy = f"Accuracy: {100 * last_line(digits)['accuracy']['3']:.1f} % of {len(data.test)} samples"
+    accuracy = f"Accuracy: {100 * last_line(digits)['accuracy']['3']:.1f} % (samples with a label: {len(data.test)})"
     assert accuracy in by_name.output, by_name.output
     assert accuracy in by_file.output, by_file.output
     with np.load(tmp_path / "p.npz") as named, np.load(tmp_path / "q.npz") as found:
@@ -110,14 +111,15 @@ def test_images_are_scaled_and_labelled_by_their_folder(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "photos", tmp_path / "new")
     Image.new("L", (30, 30), 90).save(tmp_path / "new" / "grey.jpg")
     result = answered(tmp_path / "run", tmp_path / "new", "--out", tmp_path / "p.npz")
-    assert "49 samples, 2 classes" in result.output
-    assert "of 48 samples with a label" in result.output
+    assert "samples: 49, classes: 2" in result.output
+    assert "(samples with a label: 48)" in result.output
     with np.load(tmp_path / "p.npz") as found:
         assert found["id"].tolist()[0] == "blue/0.png"
         labels = {name: int(label) for name, label in zip(found["id"], found["labels"], strict=True)}
         assert (labels["blue/0.png"], labels["red/0.png"], labels["grey.jpg"]) == (0, 1, -1)
         assert (found["predicted"] == found["labels"])[found["labels"] >= 0].mean() > 0.9
-    assert "1 samples" in answered(tmp_path / "run", tmp_path / "new" / "grey.jpg", "--out", tmp_path / "p.npz").output
+    one = answered(tmp_path / "run", tmp_path / "new" / "red" / "3.png", "--out", tmp_path / "p.npz")
+    assert re.search(r"^3\.png: red \(\d+ %\)$", one.output, re.M), one.output
 
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "goal", "match", "song", "band", "the", "a"]

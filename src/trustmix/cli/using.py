@@ -10,6 +10,9 @@ from trustmix.errors import TrustmixError
 from trustmix.study.predict import predict
 from trustmix.study.predictions import check_ending, mix_files, write_npz, write_teacher
 
+SHOWN = 10
+"""Up to so many samples are answered on the screen too."""
+
 
 @app.command("predict")
 @in_a_sentence
@@ -28,9 +31,11 @@ def predict_command(
     answers = predict(folder, data, client)
     write_npz(out, answers.arrays())
     known = int((answers.samples.labels >= 0).sum())
-    typer.echo(f"{len(answers.logits)} samples, {len(answers.classes)} classes")
+    typer.echo(f"samples: {len(answers.logits)}, classes: {len(answers.classes)}")
+    for name, told, probability in answers.lines() if len(answers.logits) <= SHOWN else ():
+        typer.echo(f"{name}: {told} ({100 * probability:.0f} %)")
     if answers.accuracy is not None:
-        typer.echo(f"Accuracy: {100 * answers.accuracy:.1f} % of {known} samples with a label")
+        typer.echo(f"Accuracy: {100 * answers.accuracy:.1f} % (samples with a label: {known})")
     typer.echo(f"Predictions: {out}")
 
 
@@ -57,7 +62,7 @@ def mix_command(
     teacher, names = mix_files(files, rule or "suwa" if tau is None else tau)
     write_teacher(out, teacher, names)
     samples, classes = teacher.probabilities.shape
-    typer.echo(f"{teacher.clients} files, {samples} samples, {classes} classes")
+    typer.echo(f"files: {teacher.clients}, samples: {samples}, classes: {classes}")
     if names.scores is None:
         typer.echo("No file has scores or calibration logits, so all are trusted alike.")
     else:

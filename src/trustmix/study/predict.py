@@ -1,6 +1,6 @@
 """A trained client's answers about new samples, as a file that can be read, measured and mixed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,13 @@ class Answers:
         """Over the samples whose labels are known, if there are any."""
         known = self.samples.labels >= 0
         return float((self.predicted == self.samples.labels)[known].double().mean()) if bool(known.any()) else None
+
+    def lines(self) -> Iterator[tuple[str, str, float]]:
+        """Each sample's name or number, its most probable class by name, and how probable that is."""
+        sure = torch.softmax(self.logits.double(), 1).amax(1)
+        for number, (cls, probability) in enumerate(zip(self.predicted.tolist(), sure.tolist(), strict=True)):
+            name = self.samples.ids[number] if self.samples.ids else f"sample {number}"
+            yield name, self.classes[cls], probability
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """As an npz file holds them; `trustmix mix` takes it."""

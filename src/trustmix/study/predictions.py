@@ -164,7 +164,9 @@ def _column(path: Path, name: str, values: Sequence[str]) -> Array:
         try:
             float(value)
         except ValueError as error:
-            raise TrustmixError(f'{path}, row {row}, column "{name}": "{value}" is not a number.') from error
+            raise TrustmixError(
+                f'{path}, row {row}, column "{name}": "{value}" is not a number; columns but id and score are classes.'
+            ) from error
     return np.array([float(value) for value in values])
 
 
