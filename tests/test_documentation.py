@@ -1,32 +1,143 @@
-"""What the README and the documentation say is true: their Python runs, and they name every setting there is."""
+"""What the README and the documentation say is true: every block of Python, TOML and shell in them is executed.
 
+The blocks of a page are taken in order, in one empty folder a page, as a reader would. A block whose first line is a
+comment with a file's name (`# photos.toml`) is also saved under that name. A block that cannot be run here has a line
+`<!-- not run: the reason -->` above it, and there are few of those. Runs are made small by `SMALL`, for time's sake:
+otherwise commands are executed as they are written.
+"""
+
+import importlib.util
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import typer
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from trustmix import Recipe
+from trustmix.cli import app
+from trustmix.study.recipe import ModelSection, StudentSection
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = [
-    (page.name, code) for page in PAGES for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-]
+FENCE = re.compile(r"(?:<!-- not run: (?P<reason>[^>]+) -->\n\n?)?^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.M | re.S)
+SMALL = {
+    "rounds": "1",
+    "split.samples_per_client": "40",
+    "public.samples": "40",
+    "train.first_epochs": "1",
+    "train.public_epochs": "1",
+    "engine.mode": "sequential",
+}
 
 
-@pytest.mark.parametrize(("page", "code"), BLOCKS, ids=[f"{page}-{i}" for i, (page, _) in enumerate(BLOCKS)])
-def test_python_in_the_documentation_runs(page: str, code: str, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, check=True)
+class Block(NamedTuple):
+    kind: str
+    text: str
+    reason: str | None
 
 
-def test_the_recipe_page_names_every_setting_with_its_default() -> None:
-    page = (ROOT / "docs" / "recipes.md").read_text()
+def blocks(page: Path) -> Iterator[Block]:
+    for found in FENCE.finditer(page.read_text()):
+        yield Block(found["kind"], found["text"], found["reason"])
+
+
+WITH_BLOCKS = [page for page in PAGES if any(block.kind != "text" for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: page.name)
+def test_every_block_of_a_page_runs_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for block in blocks(page):
+        name = re.match(r"# (\S+\.(?:toml|py))\n", block.text)
+        if name:
+            Path(name[1]).write_text(block.text)
+        if block.reason is None:
+            RUN[block.kind](block.text)
+
+
+def run_python(text: str) -> None:
+    exec(compile(text, "<documentation>", "exec"), {"__name__": "__main__"})
+
+
+def check_toml(text: str) -> None:
+    """A recipe, or a part of one, whose settings all exist."""
+    fields = tomllib.loads(text)
+    Recipe.load({"data": {"name": "digits"}, **fields})
+
+
+def run_shell(text: str) -> None:
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            run_command(words)
+
+
+def run_command(words: list[str]) -> None:
+    if words[0] == "make":
+        subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+    elif words[0] == "python":
+        assert (ROOT / words[1]) in (ROOT / "examples").glob("*.py")  # which a test of their own runs
+    else:
+        assert words[0] == "trustmix", f"How is {words[0]} to be run?"
+        result = CliRunner().invoke(app, made_small(words[1:]))
+        assert result.exit_code == 0, f"{shlex.join(words)}: {result.output} {result.stderr}"
+
+
+def made_small(words: list[str]) -> list[str]:
+    """The command with fewer rounds and samples, where it leaves them open; of sweeps, one value of each list."""
+    if words[0] not in ("run", "sweep", "plan"):
+        return words
+    given = [word.partition("=")[0] for word in words]
+    small = [part for key, value in SMALL.items() if key not in given for part in ("--set", f"{key}={value}")]
+    if words[0] == "sweep":
+        words = [re.sub(r"^([\w.]+=)([^,{]+),.*", r"\1\2", word) for word in words]
+        words = ["1" if before == "--seeds" else word for before, word in pairwise(["", *words])]
+    return [*words, *small]
+
+
+def ignore(_: str) -> None:
+    """Text is no code: what is printed, what lies in a folder."""
+
+
+RUN = {"python": run_python, "toml": check_toml, "sh": run_shell, "bash": run_shell, "text": ignore}
+"""Every kind of block there may be; another one fails the test."""
+
+
+def test_few_blocks_are_not_run_and_each_says_why() -> None:
+    reasons = [block.reason for page in PAGES for block in blocks(page) if block.reason]
+    assert len(reasons) <= 12, reasons
+
+
+def test_every_setting_says_what_it_means() -> None:
+    """The page of recipes is made from these descriptions."""
     for name, info in Recipe.model_fields.items():
-        section = info.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel) and name != "data":
-            for key, setting in section.model_fields.items():
-                default = "none" if setting.default is None else str(setting.default).lower()
-                assert re.search(rf"\| `{name}\.{key}` \| `?{re.escape(default)}`? \|", page.lower()), f"{name}.{key}"
+        section = {"model": ModelSection, "student": StudentSection}.get(name, info.annotation)
+        fields = section.model_fields if isinstance(section, type) and issubclass(section, BaseModel) else {name: info}
+        for key, setting in fields.items():
+            assert setting.description, f"{name}.{key} has no description"
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]:
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
+            assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="the extra docs is not installed")
+def test_the_page_of_recipes_names_every_setting_and_that_of_commands_every_command() -> None:
+    code = "import sys; sys.path.insert(0, 'docs'); import reference as r; print(r.settings(), r.commands())"
+    page = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    for setting in ("clients", "split.classes_per_client", "student.epochs", "track.mlflow"):
+        assert f"| `{setting}` |" in page
+    for command in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+        assert f"\n## {command}\n" in page or f"## {command}\n" in page

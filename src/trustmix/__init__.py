@@ -16,6 +16,7 @@ from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import Checkpoint, Client, Federation, History, Participation, Public, Round, Training
 from trustmix.study import Recipe, run
 from trustmix.study.sweep import sweep
+from trustmix.study.trained import load_model
 from trustmix.trust import Accumulator, ClassGaussians, Coupling, Teacher, couple, mix
 
 __version__ = version("trustmix")
@@ -40,6 +41,7 @@ __all__ = [
     "Training",
     "TrustmixError",
     "couple",
+    "load_model",
     "mix",
     "run",
     "sweep",

@@ -1,4 +1,4 @@
-"""The user's own functions, named in a recipe as 'package.module:function'."""
+"""What is imported only when it is wanted: a user's own functions, and libraries that are extras."""
 
 import importlib
 import sys
@@ -30,3 +30,18 @@ def function_of(reference: str, key: str) -> Callable[..., Any]:
     if not callable(found):
         raise TrustmixError(f'{key} is "{reference}", which is not a function.')
     return found  # type: ignore[no-any-return]
+
+
+def extra(module: str, need: str, name: str) -> Any:
+    """A library that is an extra; without it, one sentence says what needs it and how to get it.
+
+    >>> extra("no_such_library", "track.mlflow", "track")
+    Traceback (most recent call last):
+    ...
+    trustmix.errors.TrustmixError: track.mlflow needs no_such_library: pip install "trustmix[track]".
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        library = module.partition(".")[0]
+        raise TrustmixError(f'{need} needs {library}: pip install "trustmix[{name}]".') from error

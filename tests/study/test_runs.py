@@ -54,7 +54,7 @@ def test_a_run_directory_is_the_record(undisturbed: Path) -> None:
     assert summary["best_accuracy"] == max(line["accuracy_mean"] for line in lines)
     assert summary["best_round"] == 1 + int(np.argmax([line["accuracy_mean"] for line in lines]))
     assert summary["final_accuracy"] == lines[-1]["accuracy_mean"]
-    assert sorted(file.stem for file in (undisturbed / "models").iterdir()) == [str(i) for i in range(6)]
+    assert sorted(file.stem for file in (undisturbed / "models").glob("*.safetensors")) == [str(i) for i in range(6)]
 
 
 def test_the_final_models_are_those_that_were_evaluated(undisturbed: Path) -> None:

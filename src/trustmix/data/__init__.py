@@ -3,7 +3,7 @@
 from trustmix.data import images, text  # noqa: F401 - they register their data sets
 from trustmix.data.augment import Augment, augmented
 from trustmix.data.dataset import Dataset, Labelled, checked
-from trustmix.data.sources import DATASETS, from_arrays, load
+from trustmix.data.sources import DATASETS, from_arrays, load, read_npz
 from trustmix.data.split import Partition, Share, hold_out, partition
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "hold_out",
     "load",
     "partition",
+    "read_npz",
 ]

@@ -219,7 +219,7 @@ def _sheets(name: str, folder: Path) -> Dataset:
     parts = []
     for part, wanted in labels.items():
         files = sorted(folder.glob(f"{part}-*.*"))
-        pictures = [_picture(file) for file in files]
+        pictures = [picture(file) for file in files]
         for file, sheet in zip(files, pictures, strict=True):
             if sheet.ndim != 3 or sheet.shape[0] % 32 or sheet.shape[1] != 25 * 32:
                 raise TrustmixError(f"{file} is no sheet of 32 x 32 colour images in 25 columns.")
@@ -249,9 +249,9 @@ def _parquet(name: str, folder: Path) -> Dataset:
                 data = cell.get("bytes") if isinstance(cell, dict) else cell
                 if not isinstance(data, bytes):
                     raise TrustmixError(f'{file}, row {row}: the column "{image}" holds no encoded image.')
-                pixels.append(_picture(data, where=f"{file}, row {row}"))
+                pixels.append(picture(data, where=f"{file}, row {row}"))
             labels += column(table, label, file, "the labels")
-        parts.append((_stack(pixels, [f"{part} image {i}" for i in range(len(pixels))]), labels))
+        parts.append((stack(pixels, [f"{part} image {i}" for i in range(len(pixels))]), labels))
     names, both = chosen_classes([*parts[0][1], *parts[1][1]], None)
     border = len(parts[0][1])
     train = Labelled(parts[0][0], torch.tensor(both[:border]))
@@ -284,7 +284,7 @@ def images(
     names, numbers = chosen_classes([file.parent.name for files in listed for file in files], classes)
     chosen = [file for file, number in zip(itertools.chain(*listed), numbers, strict=True) if number >= 0]
     labels = torch.tensor([number for number in numbers if number >= 0])
-    whole = Labelled(_stack([_picture(file, size=size) for file in chosen], chosen), labels)
+    whole = Labelled(stack([picture(file, size=size) for file in chosen], chosen), labels)
     if len(listed) == 1:
         train, held_out = split_off_test(whole, len(names), test, folder.name)
     else:
@@ -301,7 +301,7 @@ def _listed(folder: Path) -> list[Path]:
     return found
 
 
-def _picture(
+def picture(
     source: Path | bytes, *, size: int | None = None, where: str | Path | None = None
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """One decoded image, (height, width, 3) or grey (height, width)."""
@@ -325,7 +325,7 @@ def _picture(
         raise TrustmixError(f"{where} is not a whole image ({error}); mend or remove it.") from error
 
 
-def _stack(pictures: Sequence[np.ndarray[Any, Any]], names: Iterable[Any]) -> torch.Tensor:
+def stack(pictures: Sequence[np.ndarray[Any, Any]], names: Iterable[Any]) -> torch.Tensor:
     """All images as one tensor; they must be of one size. Where some are coloured, grey ones get three channels."""
     coloured = any(picture.ndim == 3 for picture in pictures)
     same = [np.repeat(p[..., None], 3, -1) if coloured and p.ndim == 2 else p for p in pictures]

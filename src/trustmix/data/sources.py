@@ -130,13 +130,17 @@ def npz(path: Path | None = None) -> Dataset:
     if path is None:
         raise TrustmixError('The data set "npz" needs data.path, the npz file.')
     path = places.find(path) or path
+    return from_arrays(path.stem, read_npz(path))
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of an npz file; Python objects in it are refused, since reading them could execute something."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
+            return {key: archive[key] for key in archive.files}
     except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = "it is none, or holds Python objects" if "pickle" in str(error) else error
         raise TrustmixError(f"{path} could not be read as an npz file of plain arrays ({reason}).") from error
-    return from_arrays(path.stem, arrays)
 
 
 def _from_function(source: str, options: dict[str, Any]) -> Dataset:

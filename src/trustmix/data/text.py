@@ -176,7 +176,7 @@ def tokenised(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor
     kept = places.cache() / "tokens" / f"{key.hexdigest()[:32]}.safetensors"
     if kept.is_file():
         return storage.read_tensors(kept)[0]["tokens"]
-    tokens = _tokenise(texts, str(place or tokenizer), length)
+    tokens = _tokenise(texts, tokenizer, length)
     try:
         storage.write_tensors(kept, {"tokens": tokens})
     except StorageError:
@@ -191,19 +191,26 @@ def _fingerprint(folder: Path) -> Mapping[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def _tokenise(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
+def load_tokenizer(tokenizer: str) -> Any:
+    """A tokenizer of Hugging Face's, from a folder or by its name on the hub."""
     try:
         transformers: Any = importlib.import_module("transformers")
     except ImportError as error:
         raise TrustmixError('Texts need transformers: pip install "trustmix[text]".') from error
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # set, so that later worker processes do not warn
     try:
-        convert = transformers.AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
+        return transformers.AutoTokenizer.from_pretrained(
+            str(places.find(tokenizer) or tokenizer), trust_remote_code=False
+        )
     except Exception as error:  # whatever the network or the library says is the reason
         raise TrustmixError(
             f'The tokenizer "{tokenizer}" (data.tokenizer) is neither a folder that was found nor to be had from the '
             f"hub ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})."
         ) from error
+
+
+def _tokenise(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
+    convert = load_tokenizer(tokenizer)
     ids = convert(list(texts), truncation=True, max_length=length, add_special_tokens=True)["input_ids"]
     small = len(convert) < 2**15
     longest = max(map(len, ids))

@@ -4,7 +4,11 @@ Inputs are token ids (N, length), padded with -1, or, where there is no -1, with
 no text of a batch needs is cut off first: a batch costs what its longest text costs, not what the longest of all does.
 """
 
+import copy
 import importlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -90,3 +94,45 @@ def _transformers(name: str, shape: tuple[int, ...]) -> Any:
     if len(shape) != 1:
         raise TrustmixError(f'The model "{name}" takes token ids (length,), not {shape}.')
     return transformers
+
+
+def save_for_transformers(model: TextClassifier, folder: Path, names: Sequence[str]) -> bool:
+    """Save as a folder that AutoModelForSequenceClassification.from_pretrained opens; says whether that was possible.
+
+    It is where the architecture's own classifier computes the same logits, which is tried: BERT's is a linear layer on
+    the pooled output, as here; RoBERTa's has its pooler inside the head; others have layers that ours has not.
+    """
+    transformers: Any = importlib.import_module("transformers")
+    config = copy.deepcopy(model.encoder.config)
+    config.id2label, config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
+    try:
+        whole = transformers.AutoModelForSequenceClassification.from_config(config)
+        whole.load_state_dict(_renamed(model, whole))
+        same = _same_logits(model, whole)
+    except (ValueError, RuntimeError):
+        return False
+    if same:
+        temporary = folder.with_name(folder.name + ".tmp")
+        whole.save_pretrained(temporary)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+    return same
+
+
+def _renamed(model: TextClassifier, whole: Any) -> dict[str, torch.Tensor]:
+    """The weights by the names of transformers' classifier."""
+    state = {f"{whole.base_model_prefix}.{name}": value for name, value in model.encoder.state_dict().items()}
+    inside = "classifier.out_proj.weight" in whole.state_dict()
+    pooler = f"{whole.base_model_prefix}.pooler."
+    if inside:
+        state = {name.replace(pooler, "classifier."): value for name, value in state.items()}
+    head = "classifier.out_proj" if inside else "classifier"
+    return state | {f"{head}.{name}": value for name, value in model.head.state_dict().items()}
+
+
+@torch.no_grad()
+def _same_logits(model: TextClassifier, whole: Any) -> bool:
+    ids = torch.arange(2, 10).reshape(2, 4) % model.encoder.config.vocab_size
+    ours = model.eval()(ids)
+    theirs = whole.eval()(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    return bool(torch.allclose(ours, theirs, atol=1e-5))

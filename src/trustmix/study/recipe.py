@@ -49,7 +49,7 @@ class DataSection(_Section):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str | None = Field(None, description="a data set, or npz, images or text for files of your own")
+    name: str | None = Field(None, description="a data set's name; npz, images or text for files of your own")
     path: str | None = Field(None, description="where the data lie")
     source: str | None = Field(None, description="package.module:function of your own that returns the data")
 
@@ -67,8 +67,10 @@ class DataSection(_Section):
 class SplitSection(_Section):
     """Who holds what."""
 
-    kind: Literal["classes", "dirichlet", "homogeneous"] = "classes"
-    classes_per_client: Positive = Field(2, description="k, for kind = classes")
+    kind: Literal["classes", "dirichlet", "homogeneous"] = Field(
+        "classes", description="how classes are dealt: k to each client, by Dirichlet shares, or all to all"
+    )
+    classes_per_client: Positive = Field(2, description="k, the classes a client holds, for kind = classes")
     samples_per_client: Positive = Field(600, description="private samples of each client, its holdout included")
     test_samples: Positive | None = Field(None, description="test samples that accuracy is measured on; all if not set")
     alpha: float = Field(0.5, gt=0, description="concentration, for kind = dirichlet")
@@ -80,7 +82,7 @@ class PublicSection(_Section):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    samples: Positive = 500
+    samples: Positive = Field(500, description="size of the public set")
     data: str | None = Field(None, description="another data set to take it from, instead of the private one's pool")
     path: str | None = Field(None, description="where that lies")
 
@@ -99,8 +101,8 @@ class ModelSection(_Section):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str | None = None
-    source: str | None = Field(None, description="package.module:function(shape, classes, **options)")
+    name: str | None = Field(None, description="a model's name; its options are further keys")
+    source: str | None = Field(None, description="package.module:function(shape, classes, **options) of your own")
 
     @model_validator(mode="after")
     def _one_of(self) -> "ModelSection":
@@ -120,9 +122,9 @@ class StudentSection(ModelSection):
 class TrainSection(_Section):
     """How clients learn."""
 
-    optimizer: str = "adam"
-    lr: float = Field(1e-3, gt=0)
-    batch: Annotated[int, Field(ge=2)] = 32
+    optimizer: str = Field("adam", description="the optimiser")
+    lr: float = Field(1e-3, gt=0, description="learning rate")
+    batch: int = Field(32, ge=2, description="samples a step")
     first_epochs: Positive = Field(5, description="private epochs in a client's first round")
     epochs: Positive = Field(1, description="private epochs in later rounds")
     public_epochs: Positive = Field(1, description="epochs of distillation a round, E_pub")
@@ -145,14 +147,20 @@ class DensitySection(_Section):
 class EngineSection(_Section):
     """Where clients run."""
 
-    name: str = "local"
-    mode: Literal["auto", "sequential", "processes", "stacked"] = Field("auto", description="auto times them all")
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    name: str = Field("local", description="the engine that runs the clients")
+    mode: Literal["auto", "sequential", "processes", "stacked"] = Field(
+        "auto", description="one after another, a process a core, small models stacked, or whatever proves fastest"
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="auto takes bfloat16 where the hardware has it and it is faster"
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="what computes")
     workers: Positive | None = Field(None, description="processes or actors; as many as fit if not set")
     cpus: float | None = Field(None, gt=0, description="processors of each actor of ray; 1 if not set")
     gpus: float | None = Field(None, ge=0, description="GPUs of each actor of ray; 0 if not set")
-    store: Literal["auto", "memory", "disk"] = Field("auto", description="where models live between rounds")
+    store: Literal["auto", "memory", "disk"] = Field(
+        "auto", description="where models live between rounds; auto goes to disk when half the memory would be full"
+    )
 
     @field_validator("name")
     @classmethod
@@ -188,9 +196,11 @@ class EngineSection(_Section):
 class WireSection(_Section):
     """How messages travel."""
 
-    up: str = "float32"
-    down: str = "float32"
-    form: Literal["scores", "density"] = "scores"
+    up: str = Field("float32", description="codec of uploads")
+    down: str = Field("float32", description="codec of the teacher")
+    form: Literal["scores", "density"] = Field(
+        "scores", description="predictions and scores, or logits and the mixture (float32 or float16 only)"
+    )
     delta: bool = Field(False, description="upload the difference to the last teacher where that is shorter")
     labels: Sharing = Field("none", description="tell the server which classes a client holds, or how many of each")
 
@@ -217,15 +227,24 @@ class ParticipationSection(_Section):
 class FaultsSection(_Section):
     """Faults on purpose."""
 
-    crash: Chance = 0.0
-    late: Chance = 0.0
+    crash: Chance = Field(0.0, description="chance that a client crashes before its step, for studies")
+    late: Chance = Field(0.0, description="chance that an answer comes too late")
 
 
 class TheorySection(_Section):
     """What is measured while a run goes on."""
 
     every: Positive | None = Field(None, description="measure each n-th round into theory.jsonl")
-    reference: Literal["model", "labels"] = Field("model", description="what counts as the truth")
+    reference: Literal["model", "labels"] = Field(
+        "model", description="the truth: a model trained on all private data, or the public labels"
+    )
+
+
+class TrackSection(_Section):
+    """Where rounds are told besides rounds.jsonl."""
+
+    tensorboard: str | None = Field(None, description="a folder of TensorBoard's; the run gets one of its own in it")
+    mlflow: str | None = Field(None, description="MLflow's tracking URI, or a folder for its database")
 
 
 class Recipe(_Section):
@@ -235,10 +254,10 @@ class Recipe(_Section):
     3
     """
 
-    clients: Positive = 20
-    rounds: Positive = 20
-    seed: Annotated[int, Field(ge=0)] = 0
-    rule: str | Tau = Field("suwa", description="a rule's or a baseline's name, or { tau = 0.4 }")
+    clients: Positive = Field(20, description="how many")
+    rounds: Positive = Field(20, description="how many")
+    seed: int = Field(0, ge=0, description="decides everything random")
+    rule: str | Tau = Field("suwa", description="a rule's or a baseline's name, or `{ tau = 0.4 }`")
     """`suwa` if not set, or `trust` where clients share their label sets."""
     data: DataSection
     split: SplitSection = SplitSection()
@@ -252,6 +271,7 @@ class Recipe(_Section):
     participation: ParticipationSection = ParticipationSection()
     faults: FaultsSection = FaultsSection()
     theory: TheorySection = TheorySection()
+    track: TrackSection = TrackSection()
 
     @model_validator(mode="before")
     @classmethod

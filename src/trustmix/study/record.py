@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trustmix import storage
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import Checkpoint, DiskStore, History, Round
+from trustmix.federation import Checkpoint, History, Round
 from trustmix.study.recipe import Recipe
 
 
@@ -60,7 +60,8 @@ class RunDirectory:
             self.check(recipe, resume=not overwrite, overwrite=overwrite)  # once more, now that nobody else can write
             if overwrite:
                 # the recipe last: until it is gone, the directory is still known as a run's
-                for name in ("checkpoint/server.json", "summary.json", "rounds.jsonl", "theory.jsonl", "report.html"):
+                told = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "report.html")
+                for name in ("checkpoint/server.json", "summary.json", *told):
                     (self.path / name).unlink(missing_ok=True)
                 for name in ("checkpoint", "models"):
                     shutil.rmtree(self.path / name, ignore_errors=True)
@@ -94,12 +95,7 @@ class RunDirectory:
             raise StorageError(f"Could not write {self.path / 'rounds.jsonl'}: {error.strerror}.") from error
 
     def finish(self, history: History) -> None:
-        """Write the final models and the summary, which marks the run as over."""
-        for folder in sorted((self.path / "checkpoint" / "clients").iterdir()):
-            state = DiskStore(folder).before(len(history.rounds) + 2)
-            if state is not None:
-                model = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}
-                storage.write_tensors(self.path / "models" / f"{folder.name}.safetensors", model)
+        """Write the summary, which marks the run as over."""
         storage.write_json(self.path / "summary.json", history.summary())
 
 

@@ -16,6 +16,7 @@ import torch
 
 from trustmix.baselines import CLIENTS, SERVERS
 from trustmix.data import DATASETS, Dataset, Labelled, load, partition
+from trustmix.data.fresh import Inputs
 from trustmix.errors import TrustmixError
 from trustmix.federation import (
     ENGINES,
@@ -37,6 +38,8 @@ from trustmix.seeds import numpy_stream
 from trustmix.study.meter import Meter
 from trustmix.study.recipe import ModelSection, PublicSection, Recipe
 from trustmix.study.record import RunDirectory
+from trustmix.study.track import check_track, tracked
+from trustmix.study.trained import STUDENT, model_factory, save_models
 from trustmix.trust import NEED_LABELS, TEMPERED, check_connected
 
 log = logging.getLogger(__name__)
@@ -65,26 +68,33 @@ def run(
     recipe = record.check(recipe, resume=resume, overwrite=overwrite)
     if resume and record.finished:
         return History(record.rounds())
-    recipe, federation = prepare(recipe, record)
-    with closing(federation.engine), record.begin(recipe, overwrite=overwrite):
+    check_track(recipe.track)
+    data = data_of(recipe)
+    recipe, federation = prepare(recipe, record, data)
+    with closing(federation.engine), record.begin(recipe, overwrite=overwrite), tracked(recipe, record) as tell:
         every = recipe.theory.every if covered(recipe) else None
         meter = meter_of(recipe) if every else None
         for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
             record.append(line)
+            tell(line)
             if meter and every and line.round % every == 0:
                 meter.note(record.path, line, recipe.method)
         history = History(record.rounds())
+        save_models(record.path, recipe, Inputs.of(data), len(history.rounds))
         record.finish(history)
     return history
 
 
-def prepare(recipe: Recipe, record: RunDirectory | None = None) -> tuple[Recipe, Federation]:
+def prepare(
+    recipe: Recipe, record: RunDirectory | None = None, data: Dataset | None = None
+) -> tuple[Recipe, Federation]:
     """The federation of a recipe, everything checked that can be checked before the first epoch.
 
-    With it comes the recipe in which the engine is settled: how clients are run is chosen once, and written down.
+    `data` spares loading them where they are loaded already. With the federation comes the recipe in which the engine
+    is settled: how clients are run is chosen once, and written down.
     """
     given, recipe = recipe, _informed(recipe) if recipe.rule == REFERENCE else recipe
-    data = data_of(recipe)
+    data = data or data_of(recipe)
     _check_images(recipe, data)
     public, shares = _split(recipe, data)
     test = _test(recipe, data)
@@ -162,10 +172,6 @@ def _student(recipe: Recipe, data: Dataset, like: Client, folder: Path | None) -
     return Client(STUDENT, factory, nothing, nothing, like.public, like.test, training, seed=recipe.seed, store=store)
 
 
-STUDENT = "student"
-"""The id of the server's student, and the name of its file among the models."""
-
-
 def _informed(recipe: Recipe) -> Recipe:
     """The fully informed reference: one client with |D_i| + |D_pub| labelled samples of all classes."""
     samples = recipe.split.samples_per_client + recipe.public.samples
@@ -194,6 +200,11 @@ def meter_of(recipe: Recipe) -> Meter:
     data = data_of(recipe)
     public, shares = _split(recipe, data)
     return Meter(recipe, public, shares, _factories(recipe, data), data.test, recipe.theory.reference)
+
+
+def calibration_of(recipe: Recipe, client: int) -> Labelled:
+    """The samples a client's density is fitted on."""
+    return _split(recipe, data_of(recipe))[1][client][1]
 
 
 def _keep(recipe: Recipe, factories: Sequence[ModelFactory]) -> bool:
@@ -286,6 +297,4 @@ def _extremes(inputs: torch.Tensor) -> torch.Tensor:
 
 
 def _factory(recipe: Recipe, data: Dataset, model: ModelSection, owner: str) -> ModelFactory:
-    scale = (data.mean, data.std) if data.train.inputs.dtype == torch.uint8 else None
-    options = model.model_extra or {}
-    return ModelFactory(model.name, model.source, options, data.shape, data.classes, scale, recipe.seed, owner)
+    return model_factory(model, Inputs.of(data), recipe.seed, owner)

@@ -1,0 +1,110 @@
+"""A trained client's answers about new samples, as a file that can be read, measured and mixed."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trustmix.data import DATASETS, load
+from trustmix.data.fresh import Fresh, Inputs, read_fresh
+from trustmix.errors import TrustmixError
+from trustmix.federation import REFERENCE, Hardware
+from trustmix.federation.training import predict as logits_of
+from trustmix.study.recipe import DataSection, Recipe
+from trustmix.study.runs import calibration_of
+from trustmix.study.trained import STUDENT, load_model, read_inputs
+from trustmix.trust import ClassGaussians, ranks_among
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says about samples."""
+
+    logits: torch.Tensor
+    samples: Fresh
+    classes: tuple[str, ...]
+    trust: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Where the client's own calibration samples are at hand: `scores` (n,), how familiar each sample looks to it,
+    their `ranks` (n,) among its own, and `held` (C,), how many of each class those are."""
+
+    @property
+    def predicted(self) -> torch.Tensor:
+        """(n,): the most probable class."""
+        return self.logits.argmax(1)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Over the samples whose labels are known, if there are any."""
+        known = self.samples.labels >= 0
+        return float((self.predicted == self.samples.labels)[known].double().mean()) if bool(known.any()) else None
+
+    def lines(self) -> Iterator[tuple[str, str, float]]:
+        """Each sample's name or number, its most probable class by name, and how probable that is."""
+        sure = torch.softmax(self.logits.double(), 1).amax(1)
+        for number, (cls, probability) in enumerate(zip(self.predicted.tolist(), sure.tolist(), strict=True)):
+            name = self.samples.ids[number] if self.samples.ids else f"sample {number}"
+            yield name, self.classes[cls], probability
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """As an npz file holds them; `trustmix mix` takes it."""
+        found = {
+            "predictions": torch.softmax(self.logits.double(), 1).numpy(),
+            "logits": self.logits.numpy(),
+            "predicted": self.predicted.numpy(),
+            "labels": self.samples.labels.numpy(),
+            "classes": np.array(self.classes),
+        }
+        found |= {key: value.numpy() for key, value in self.trust.items()}
+        return found | ({"id": np.array(self.samples.ids)} if self.samples.ids else {})
+
+
+def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> Answers:
+    """What a client of a run says about a file, a folder of images, or the test part of a data set by its name.
+
+    >>> import tempfile, trustmix as tm
+    >>> small = {"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}}
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = tm.run(small, out=folder)
+    >>> predict(folder, "digits", client=3).logits.shape
+    torch.Size([359, 10])
+    """
+    model, inputs, recipe = load_model(folder, client), read_inputs(folder), Recipe.load(Path(folder) / "recipe.toml")
+    samples = _samples(data, inputs, recipe.data)
+    logits = logits_of(model, samples.inputs, Hardware())
+    return Answers(logits, samples, inputs.classes, _trust(recipe, str(client), model, logits))
+
+
+def _samples(data: str | Path, inputs: Inputs, trained_on: DataSection) -> Fresh:
+    place, options = Path(data).expanduser(), trained_on.model_extra or {}
+    if place.exists():
+        return read_fresh(place, inputs, options)
+    if str(data) not in DATASETS.names():
+        raise TrustmixError(
+            f'"{data}" is neither a file or folder nor a data set; there are {", ".join(DATASETS.names())}.'
+        )
+    own = str(data) == trained_on.name
+    found = load(str(data), path=trained_on.path, **options) if own else load(str(data))
+    theirs = Inputs.of(found)
+    if (theirs.shape, theirs.dtype) != (inputs.shape, inputs.dtype):
+        raise TrustmixError(f'The data set "{data}" has {theirs}, but the model takes {inputs}.')
+    known = theirs.classes == inputs.classes
+    return Fresh(found.test.inputs, found.test.labels if known else torch.full((len(found.test),), -1))
+
+
+def _trust(recipe: Recipe, client: str, model: nn.Module, logits: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the density fitted on the client's own calibration samples says of the logits."""
+    if client == STUDENT or recipe.rule == REFERENCE:
+        return {}
+    try:
+        own = calibration_of(recipe, int(client))
+    except TrustmixError:
+        return {}  # the run's data are not on this machine
+    known = logits_of(model, own.inputs, Hardware())
+    density = ClassGaussians.fit(known, own.labels)
+    scores: torch.Tensor = density.log_prob(logits)
+    held = torch.bincount(own.labels, minlength=logits.shape[1])
+    return {"scores": scores, "ranks": ranks_among(density.log_prob(known), scores), "held": held}

@@ -1,0 +1,95 @@
+"""Trackers hold what rounds.jsonl holds, every round once, however often a run was stopped; with the real libraries."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from trustmix.cli import app
+
+INTERRUPTED = """
+import sys
+import trustmix as tm
+
+recipe = {
+    "clients": 5,
+    "rounds": 3,
+    "data": {"name": "digits"},
+    "split": {"samples_per_client": 40},
+    "public": {"samples": 40},
+    "engine": {"mode": "sequential"},
+    "track": {sys.argv[1]: sys.argv[2]},
+}
+
+
+def stop(moment):
+    if moment.round == 3 and moment.done == 2:
+        raise KeyboardInterrupt
+
+
+try:
+    tm.run(recipe, out="runs/one", watch=stop)
+except KeyboardInterrupt:
+    pass
+tm.run(recipe, out="runs/one", resume=True)
+"""
+
+
+def recorded(folder: Path, tracker: str, place: str) -> list[dict[str, Any]]:
+    """The rounds of a run that was interrupted and resumed with that tracker."""
+    subprocess.run([sys.executable, "-c", INTERRUPTED, tracker, place], cwd=folder, check=True)
+    return [json.loads(line) for line in (folder / "runs" / "one" / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="the extra track is not installed")
+def test_tensorboard_has_every_round_once_after_a_resume(tmp_path: Path) -> None:
+    lines = recorded(tmp_path, "tensorboard", "tb")
+    code = """
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator("tb/runs/one").Reload()
+print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}))
+"""
+    found = json.loads(subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True))
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    for name in ("accuracy_mean", "teacher_accuracy", "bytes_up", "concentration"):
+        assert [step for step, _ in found[name]] == [1, 2, 3]
+        assert [value for _, value in found[name]] == pytest.approx([line[name] for line in lines], rel=1e-6)
+    assert [value for _, value in found["seconds/train"]] == pytest.approx([line["seconds"]["train"] for line in lines])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="the extra track is not installed")
+def test_mlflow_has_one_run_with_every_round_once_after_a_resume(tmp_path: Path) -> None:
+    lines = recorded(tmp_path, "mlflow", "sqlite:///mlflow.db")
+    code = """
+import json, mlflow
+client = mlflow.MlflowClient(tracking_uri="sqlite:///mlflow.db")
+runs = client.search_runs([client.get_experiment_by_name("trustmix").experiment_id])
+history = {key: [[m.step, m.value] for m in client.get_metric_history(runs[0].info.run_id, key)]
+           for key in ("accuracy_mean", "bytes_up")}
+print(json.dumps([len(runs), runs[0].info.status, runs[0].data.params, history]))
+"""
+    output = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True)
+    runs, status, parameters, history = json.loads(output.splitlines()[-1])
+    assert (runs, status) == (1, "FINISHED")
+    assert parameters["split.samples_per_client"] == "40"
+    for name, told in history.items():
+        assert [step for step, _ in told] == [1, 2, 3]
+        assert [value for _, value in told] == pytest.approx([line[name] for line in lines])
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
+def test_without_the_library_the_sentence_says_what_to_install_and_nothing_is_begun(
+    tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, tracker, None)
+    out = str(tmp_path / "run")
+    result = CliRunner().invoke(app, ["run", "demo", "--set", f"track.{tracker}={tmp_path}", "--out", out])
+    assert result.exit_code == 2
+    assert f'track.{tracker} needs {tracker}: pip install "trustmix[track]"' in result.stderr
+    assert list(tmp_path.iterdir()) == []
