@@ -1,22 +1,16 @@
-"""The command line: parses, calls, prints.
-
-Exit code 0 on success, 1 when runs of a sweep failed, 2 on bad input with one sentence, 130 on Ctrl-C.
-"""
+"""Commands that run federations: demo, run, sweep, recipes, plan."""
 
 import hashlib
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-import trustmix
-from trustmix.errors import TrustmixError
+from trustmix.cli.app import Out, Overrides, Quiet, RecipeName, app, in_a_sentence, told
 from trustmix.federation import History, Watcher
 from trustmix.study import Recipe, built_in, run
 from trustmix.study.demo import METHODS, demo, verdict
@@ -25,52 +19,10 @@ from trustmix.study.plan import forecast
 from trustmix.study.report import report
 from trustmix.study.sweep import parse_over, parse_seeds, sweep
 from trustmix.study.tables import markdown, terminal
-from trustmix.study.theory import examine, page
-
-app = typer.Typer(
-    help="Federated distillation that knows who to trust.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-P = ParamSpec("P")
-
-HINTS = {
-    "run_command": " The same command with --resume goes on from the last finished round.",
-    "sweep_command": " The same command goes on where it stopped.",
-}
-"""What to say after Ctrl-C."""
-
-
-def _in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
-    """A user's mistake is one sentence and exit code 2, Ctrl-C a hint and 130; neither is a traceback."""
-
-    @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-        try:
-            command(*args, **kwargs)
-        except TrustmixError as error:
-            console.print(f"Error: {error}")
-            raise typer.Exit(2) from error
-        except KeyboardInterrupt as stop:
-            console.print(f"Stopped.{HINTS.get(command.__name__, '')}")
-            raise typer.Exit(130) from stop
-
-    return wrapped
-
-
-Out = Annotated[Path | None, typer.Option("--out", help="The run directory.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.", show_default=False)
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 @app.command("demo")
-@_in_a_sentence
+@in_a_sentence
 def demo_command(
     out: Annotated[
         Path, typer.Option("--out", help="Where the five runs and the report go; replaced if it exists.")
@@ -94,9 +46,9 @@ def demo_command(
 
 
 @app.command("run")
-@_in_a_sentence
+@in_a_sentence
 def run_command(
-    recipe: Annotated[str, typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.")],
+    recipe: RecipeName,
     overrides: Overrides = None,
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the directory.")] = False,
@@ -111,7 +63,7 @@ def run_command(
     loaded = Recipe.load(recipe, changes)
     folder = out or Path("runs") / _named(recipe, changes)
     console = Console(quiet=quiet)
-    with _display(console) as watch, _told(console):
+    with _display(console) as watch, told(console):
         history = run(loaded, out=folder, resume=resume, overwrite=overwrite, watch=watch)
     page = report([folder], folder / "report.html")
     console.print(_comparison({history.rounds[-1].method: history}))
@@ -122,9 +74,9 @@ def run_command(
 
 
 @app.command("sweep")
-@_in_a_sentence
+@in_a_sentence
 def sweep_command(
-    recipe: Annotated[str, typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.")],
+    recipe: RecipeName,
     over: Annotated[
         list[str], typer.Option("--over", help="Values to try: key=value,value; the last one given makes the columns.")
     ],
@@ -157,7 +109,7 @@ def sweep_command(
 
 
 @app.command("recipes")
-@_in_a_sentence
+@in_a_sentence
 def recipes_command() -> None:
     """List the built-in recipes.
 
@@ -168,9 +120,9 @@ def recipes_command() -> None:
 
 
 @app.command("plan")
-@_in_a_sentence
+@in_a_sentence
 def plan_command(
-    recipe: Annotated[str, typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.")],
+    recipe: RecipeName,
     overrides: Overrides = None,
 ) -> None:
     """Say what a run would cost in time, memory and bytes, after timing a few steps; nothing is written.
@@ -191,59 +143,10 @@ def plan_command(
     console.print(table)
 
 
-@app.command("report")
-@_in_a_sentence
-def report_command(
-    folders: Annotated[list[Path], typer.Argument(help="One or several run directories.")],
-    out: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path("report.html"),
-) -> None:
-    """Write one HTML page about one or several runs.
-
-    Example: trustmix report runs/avg3 runs/suwa3 --out compare.html
-    """
-    typer.echo(f"Report: {report(folders, out)}")
-
-
-@app.command("theory")
-@_in_a_sentence
-def theory_command(
-    folders: Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs; seeds of one recipe.")],
-    out: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path("theory.html"),
-    reference: Annotated[
-        str | None,
-        typer.Option(help="What counts as the truth: model or labels; the recipe's theory.reference if not set."),
-    ] = None,
-) -> None:
-    """Measure the teacher of finished runs: its error, bias and variance, and the floor the theory predicts.
-
-    Example: trustmix theory runs/suwa0 runs/suwa1 runs/suwa2 --out theory.html
-    """
-    if reference not in (None, "model", "labels"):
-        raise TrustmixError(f'--reference is "{reference}"; it must be model or labels.')
-    findings, console = examine(folders, reference), Console()
-    console.print(findings.table())
-    console.print(findings.verdict(), soft_wrap=True, highlight=False)
-    console.print(f"Page: {page(findings, out)}", soft_wrap=True, highlight=False)
-
-
 def _named(recipe: str, changes: Sequence[str]) -> str:
     """A directory name made from what was asked for; a long one is cut and told apart by a few digits."""
     name = ",".join([Path(recipe).stem, *changes]).replace("/", "_")
     return name if len(name.encode()) <= 200 else f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-
-
-@contextmanager
-def _told(console: Console) -> Iterator[None]:
-    """Print what the package logs for the user, such as how the engine runs clients."""
-    handler = logging.Handler()
-    handler.emit = lambda record: console.print(record.getMessage(), soft_wrap=True, highlight=False)  # type: ignore[method-assign]
-    logger = logging.getLogger("trustmix")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
 
 
 @contextmanager
@@ -267,22 +170,3 @@ def _comparison(histories: dict[str, History]) -> Table:
         effective = "-" if last.effective_clients is None else f"{last.effective_clients:.1f}"
         table.add_row(name, *cells, effective, f"{total['bytes_up'] / 1e6:.2f}", f"{total['seconds']:.1f}")
     return table
-
-
-def _version(show: bool) -> None:
-    if show:
-        typer.echo(trustmix.__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Federated distillation that knows who to trust."""
-
-
-if __name__ == "__main__":
-    app()
