@@ -186,8 +186,8 @@ def _uploads(
             odds[index, here] = _log_odds(upload.predictions, some.labels)[: len(here)]
             scores[index, here] = upload.scores.numpy()[: len(here)]
             if mixer is not None:
-                told = {"classes": upload.classes, "ranks": upload.ranks, "name": f"client {client.id}"}
-                mixer.add(upload.predictions, upload.scores, **told)
+                name = f"client {client.id}"
+                mixer.add(upload.predictions, upload.scores, classes=upload.classes, ranks=upload.ranks, name=name)
         if mixer is not None:
             teacher[here] = _log_odds(mixer.finish().probabilities, some.labels)[: len(here)]
     return odds, scores, teacher if rule is not None else None
@@ -208,7 +208,8 @@ def _against_peers(values: np.ndarray, knows: np.ndarray) -> np.ndarray:
     """
     others = knows.sum(0) - knows
     total = (values * knows).sum(0) - values * knows
-    return values - total / np.maximum(1, others)
+    beyond: np.ndarray = values - total / np.maximum(1, others)
+    return beyond
 
 
 def _guesses(values: np.ndarray, members: np.ndarray, fresh: np.ndarray, labels: np.ndarray) -> Guesses:
