@@ -151,7 +151,7 @@ def test_bad_input_is_answered_in_a_sentence(runs: Path, tmp_path: Path) -> None
     (tmp_path / "unfinished" / "summary.json").unlink()
     for arguments, sentence in (
         (["theory", str(tmp_path / "nowhere")], "there is no run here"),
-        (["theory", str(tmp_path / "alone")], "was run by alone: the theory is about teachers that are weighted averages"),
+        (["theory", str(tmp_path / "alone")], "was run by alone: the theory is about"),
         (["theory", str(tmp_path / "unfinished")], "is not finished"),
         (["theory", str(runs / "uwa"), "--reference", "oracle"], "it must be model or labels"),
         (["run", "demo", "--set", "theory.every=0"], "theory.every"),

@@ -137,6 +137,12 @@ def plan_command(
     stages = f"{duration(cost.training_seconds)} training, {duration(cost.predicting_seconds)} predicting"
     console.print(f"time: about {duration(cost.seconds)} ({stages})", highlight=False)
     console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
+    if cost.epsilon is not None:
+        first, later, total = cost.epsilon
+        console.print(
+            f"privacy: epsilon {first:.3g} in the first round, {later:.3g} in a later one, {total:.3g} in all",
+            highlight=False,
+        )
     table = Table("one client, all rounds", Column("sends", justify="right"), Column("receives", justify="right"))
     for name, (up, down) in {**cost.messages, **cost.weights}.items():
         table.add_row(name, size(up), size(down))

@@ -22,9 +22,9 @@ from trustmix.federation import Job
 def likeness(job: Job) -> Hashable:
     """Jobs of equal likeness can be stacked: the same architecture, the same way of learning, the same kind of data.
 
-    Augmented data are each job's own: such a job is like no other.
+    Augmented data and private gradients are each job's own: such a job is like no other.
     """
-    if job.augment != "none":
+    if job.augment != "none" or job.noise is not None:
         return id(job)
     shapes = tuple((name, tuple(p.shape), p.requires_grad) for name, p in job.model.named_parameters())
     sample = (tuple(job.inputs.shape[1:]), job.inputs.dtype, job.targets.dtype, tuple(job.targets.shape[1:]))

@@ -188,6 +188,7 @@ def _job(client: Client, hardware: Hardware) -> Job:
         training=client.training,
         hardware=hardware,
         augment=client.training.augment,
+        noise=client.gradient_noise,
     )
     steps = batches(len(data), client.training.batch, torch_stream(client.seed, "trial", client.id))
     return replace(job, order=list(itertools.islice(itertools.cycle(steps), STEPS)))
@@ -201,7 +202,8 @@ def _key(clients: Sequence[Client], plans: Sequence[Plan]) -> str:
     for kind in dict.fromkeys(kinds):
         model = clients[kinds.index(kind)].model()
         models.append((kinds.count(kind), repr(model), [tuple(p.shape) for p in model.parameters()]))
-    facts = (machine, models, clients[0].training, [str(plan) for plan in plans])
+    private = clients[0].gradient_noise is not None
+    facts = (machine, models, clients[0].training, private, [str(plan) for plan in plans])
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
 
 

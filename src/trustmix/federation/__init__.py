@@ -5,6 +5,8 @@ from trustmix.federation.client import Client, Public, Sharing
 from trustmix.federation.faults import FaultyEngine
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
+from trustmix.federation.privacy import Mechanism, Privacy
+from trustmix.federation.private import check_private
 from trustmix.federation.seam import ENGINES, Engine, Ready
 from trustmix.federation.server import ALONE, REFERENCE, Federation, Moment, Participation, Watcher
 from trustmix.federation.store import DiskStore, MemoryStore
@@ -25,9 +27,11 @@ __all__ = [
     "Hardware",
     "History",
     "Job",
+    "Mechanism",
     "MemoryStore",
     "Moment",
     "Participation",
+    "Privacy",
     "Public",
     "Ready",
     "Reply",
@@ -37,5 +41,6 @@ __all__ = [
     "Training",
     "Watcher",
     "check_loss",
+    "check_private",
     "train",
 ]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -16,10 +17,12 @@ from torch import nn
 from trustmix.data import Augment, Labelled, augmented, hold_out
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
+from trustmix.federation.privacy import Privacy, Silence
+from trustmix.federation.private import GradientNoise
 from trustmix.federation.store import MemoryStore, State, Store
 from trustmix.federation.training import Hardware, Job, Training, accuracy, predict, train
 from trustmix.seeds import torch_stream
-from trustmix.trust import ClassGaussians, ranks_among
+from trustmix.trust import ClassGaussians, ranks_among, surest
 from trustmix.wire import FORMS, Envelope, Labels, decode_teacher, fingerprint
 
 Sharing: TypeAlias = Literal["none", "set", "counts"]
@@ -82,6 +85,8 @@ class Client:
     hardware: Hardware = field(default_factory=Hardware)
     augment_calibration: bool = False
     """Fit the density on randomly cropped and mirrored calibration images, drawn anew each round."""
+    privacy: Privacy | None = None
+    """What the client promises of its uploads."""
     keep: bool = True
     """Keep the model in memory between rounds; otherwise it lives in the store alone."""
     _live: Live | None = field(default=None, init=False, repr=False)
@@ -111,6 +116,11 @@ class Client:
         """Models of equal architecture differ in their parameters only: the same function built them."""
         found: Hashable = getattr(self.model, "architecture", self.model)
         return found
+
+    @property
+    def gradient_noise(self) -> GradientNoise | None:
+        """What private training is protected by, if it is."""
+        return self.privacy.gradients(len(self.private), self.training) if self.privacy else None
 
     def settle(self, hardware: Hardware, *, keep: bool) -> None:
         """Move to where the engine computes, before the first step."""
@@ -171,7 +181,23 @@ class Client:
                     payload = self._upload(live, request)
         with _timed(seconds, "save"):
             self.store.put(request.round, _state(live))
-        return Reply(self.id, request.round, payload, global_accuracy, local_accuracy, seconds)
+        spent = self.spending(live.stages) if request.train else {}
+        return Reply(self.id, request.round, payload, global_accuracy, local_accuracy, seconds, **spent)
+
+    def spending(self, stages: int) -> dict[str, float]:
+        """What so many private stages, and the last of them alone, cost of the promised privacy, if there is any."""
+        if self.privacy is None:
+            return {}
+        spent = partial(self.privacy.spent, stages, len(self.private), self.training)
+        return {"epsilon": spent(), "epsilon_round": spent(before=stages - 1)}
+
+    def answer(self, round_: int, public: Public) -> bytes:
+        """The upload that the model of that round makes about another public set; nothing is trained or kept."""
+        own, self.public = self.public, public
+        try:
+            return self._upload(self._resume(round_ + 1), Request(round_))
+        finally:
+            self.public = own
 
     def _resume(self, round_: int) -> Live:
         """The live model if it is the newest state older than the round, else that state from the store."""
@@ -192,7 +218,7 @@ class Client:
         epochs = self.training.epochs if live.stages else self.training.first_epochs
         live.stages += 1
         private, augment = self.private, self.training.augment
-        return self._job(live, "private", round_, private.inputs, private.labels, epochs, augment)
+        return self._job(live, "private", round_, private.inputs, private.labels, epochs, augment, self.gradient_noise)
 
     def _job(
         self,
@@ -203,33 +229,50 @@ class Client:
         targets: torch.Tensor,
         epochs: int,
         augment: Augment,
+        noise: GradientNoise | None = None,
     ) -> Job:
         if not self.training.keep_optimizer:
             live.optimizer = self.training.make_optimizer(live.model.parameters())
+        if noise is not None and self.privacy is not None:
+            draws = self.privacy.draws(self.seed, stage, self.id, round_)  # which records a batch takes is a secret too
+        else:
+            draws = torch_stream(self.seed, "order", stage, self.id, round_)
         return Job.of(
             live.model,
             live.optimizer,
             inputs,
             targets,
             epochs=epochs,
-            generator=torch_stream(self.seed, "order", stage, self.id, round_),
+            generator=draws,
             architecture=self.architecture,
             training=self.training,
             hardware=self.hardware,
             augment=augment,
+            noise=noise,
         )
 
     def _upload(self, live: Live, request: Request) -> bytes:
         """Public inference and the density, which is fitted anew after every private stage."""
-        inputs = self.calibration.inputs
-        if self.augment_calibration:
-            inputs = augmented(inputs, "crop-flip", calibration_stream(self.seed, self.id, request.round))
-        known = predict(live.model, inputs, self.hardware)
-        density = ClassGaussians.fit(known, self.calibration.labels)
         logits = predict(live.model, self.public.inputs, self.hardware).cpu()
-        labels = self._labels(density.log_prob(known.cpu()), density.log_prob(logits))
+        if self.privacy is not None and self.privacy.mechanism == "uploads":
+            logits = self.privacy.spoilt(logits, self.privacy.draws(self.seed, "upload", self.id, request.round))
+            density: ClassGaussians = Silence()
+            labels = None
+        else:
+            known, classes = self._known(live, request.round, logits)
+            density = ClassGaussians.fit(known, classes)
+            labels = self._labels(density.log_prob(known), density.log_prob(logits))
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
         return FORMS[self.form](logits, density, self.public.envelope(self.id, request.round), self.codec, base, labels)
+
+    def _known(self, live: Live, round_: int, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and labels to fit the density on: of calibration samples, or, under a promise, of public ones."""
+        if self.privacy is not None:
+            return surest(public, torch.unique(self.private.labels).tolist())
+        inputs = self.calibration.inputs
+        if self.augment_calibration:
+            inputs = augmented(inputs, "crop-flip", calibration_stream(self.seed, self.id, round_))
+        return predict(live.model, inputs, self.hardware).cpu(), self.calibration.labels.cpu()
 
     def _labels(self, known: torch.Tensor, scores: torch.Tensor) -> Labels | None:
         """What is told of the label set, and the ranks of the scores that go with it."""

@@ -31,6 +31,10 @@ class Round:
     """1 / chi."""
     density_auc: float | None = None
     """Mean over clients of the area under the ROC curve of l_i(x) for 'x is of the client's classes', where known."""
+    epsilon: float | None = None
+    """The most that a client of this round has spent of its privacy so far, where [privacy] is set."""
+    epsilon_round: float | None = None
+    """The most that one spent in this round, taken alone; rounds together cost less than the sum of these."""
     bytes_up: int = 0
     """Of all uploads that arrived, as they were sent: headers, compression and refused ones included."""
     client_bytes_up: dict[str, int] = field(default_factory=dict)
@@ -101,5 +105,6 @@ class History:
             "client_bytes_up": dict(sum((Counter(r.client_bytes_up) for r in self.rounds), Counter())),
             "client_bytes_down": dict(sum((Counter(r.client_bytes_down) for r in self.rounds), Counter())),
             "seconds": round(sum(sum(r.seconds.values()) for r in self.rounds), 3),
+            "epsilon": max((r.epsilon for r in self.rounds if r.epsilon is not None), default=None),
             "failures": sum(len(r.failed) for r in self.rounds),
         }

@@ -33,6 +33,10 @@ class Reply:
     """On the client's own classes, after private training."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time spent in each stage."""
+    epsilon: float | None = None
+    """What the client has spent of its privacy so far, if it promises any."""
+    epsilon_round: float | None = None
+    """What this round alone would have spent."""
 
 
 @dataclass(frozen=True)

@@ -239,6 +239,10 @@ class Federation:
             local_accuracy_mean=fmean(local.values()) if local else None,
             bytes_up=sum(result.sent.values()),
             client_bytes_up=result.sent,
+            epsilon=max((r.epsilon for r in result.replies.values() if r.epsilon is not None), default=None),
+            epsilon_round=max(
+                (r.epsilon_round for r in result.replies.values() if r.epsilon_round is not None), default=None
+            ),
             participants=list(result.replies),
             failed=result.failed,
             seconds={stage: s for stage, s in result.seconds.items() if stage not in LATER_STAGES},

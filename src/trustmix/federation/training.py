@@ -4,6 +4,7 @@ A `Job` says all there is to a training stage, the order of its batches included
 likes: alone (`train`), or together with the jobs of other clients.
 """
 
+import math
 import time
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from trustmix.data import Augment, augmented
 from trustmix.errors import TrustmixError
+from trustmix.federation.private import GradientNoise, noisy_gradients, poisson_batches
 from trustmix.registry import Registry
 
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = Registry("optimizer")
@@ -91,6 +93,8 @@ class Job:
     training: Training
     hardware: Hardware
     augment: Augment = "none"
+    noise: GradientNoise | None = None
+    """What makes the training differentially private, if it is to be."""
     seconds: float = 0.0
     """How long it took; of jobs that were done together, the job's share."""
 
@@ -108,12 +112,17 @@ class Job:
         training: Training,
         hardware: Hardware,
         augment: Augment = "none",
+        noise: GradientNoise | None = None,
     ) -> "Job":
         """The job whose order and seed are drawn from the generator."""
         seed = int(torch.randint(2**62, (1,), generator=generator))
         sizes = lengths(inputs)
-        order = [part for _ in range(epochs) for part in batches(len(inputs), training.batch, generator, sizes)]
-        return cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware, augment)
+        if noise is None:
+            order = [part for _ in range(epochs) for part in batches(len(inputs), training.batch, generator, sizes)]
+        else:
+            steps = epochs * math.ceil(len(inputs) / training.batch)
+            order = poisson_batches(len(inputs), noise.rate, steps, generator)
+        return cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware, augment, noise)
 
 
 POOL = 50
@@ -170,9 +179,12 @@ def train(job: Job) -> None:
             index = index.to(job.inputs.device)
             job.optimizer.zero_grad(set_to_none=True)
             inputs = augmented(job.inputs[index], job.augment, draws)
-            with job.hardware.autocast():
-                loss = cross_entropy(job.model(inputs), job.targets[index])
-            loss.backward()  # type: ignore[no-untyped-call]
+            if job.noise is not None:
+                loss = noisy_gradients(job.model, inputs, job.targets[index], job.noise, len(job.inputs), draws)
+            else:
+                with job.hardware.autocast():
+                    loss = cross_entropy(job.model(inputs), job.targets[index])
+                loss.backward()  # type: ignore[no-untyped-call]
             job.optimizer.step()
     check_loss(float(loss.detach()))
     job.seconds = time.perf_counter() - begin

@@ -45,6 +45,8 @@ class Forecast:
     """By codec: bytes that one client sends and receives in the whole run."""
     weights: dict[str, tuple[int, int]]
     """The same for methods that share weights, where all clients have the same model."""
+    epsilon: tuple[float, float, float] | None = None
+    """What the client that spends most spends of its privacy in the first round, a later one, and all together."""
 
     @property
     def seconds(self) -> float:
@@ -83,6 +85,7 @@ def forecast(recipe: Recipe) -> Forecast:
         memory_needed(recipe),
         _messages(clients[0], recipe.rounds) if exchanges else {},
         _weights(parameters[0], recipe.rounds) if len(kinds) == 1 else {},
+        _epsilon(clients, recipe.rounds),
     )
 
 
@@ -94,6 +97,17 @@ def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
     )
     public = len(clients) * math.ceil(len(clients[0].public.inputs) / train.batch) * rounds * train.public_epochs
     return private + (public if exchanges else 0)
+
+
+def _epsilon(clients: list[Client], rounds: int) -> tuple[float, float, float] | None:
+    """What rounds cost of the promised privacy; a client that is not asked in every round spends less."""
+    if clients[0].privacy is None:
+        return None
+    first, later, total = (
+        max(client.spending(stages)[key] for client in clients)
+        for stages, key in ((1, "epsilon"), (max(2, rounds), "epsilon_round"), (rounds, "epsilon"))
+    )
+    return first, later, total
 
 
 def _predicting_seconds(clients: list[Client], kinds: list[Client], rounds: int, plan: Plan, exchanges: bool) -> float:

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from trustmix.baselines import SERVERS, check_method
+from trustmix.baselines import CLIENTS, SERVERS, check_method
 from trustmix.data import DATASETS, Augment
 from trustmix.errors import TrustmixError
-from trustmix.federation import ALONE, ENGINES, OPTIMIZERS, REFERENCE, Sharing
+from trustmix.federation import ALONE, ENGINES, OPTIMIZERS, REFERENCE, Mechanism, Sharing
 from trustmix.models import MODELS
 from trustmix.registry import Registry, nearest
 from trustmix.study import toml
@@ -216,6 +216,15 @@ class WireSection(_Section):
         return self
 
 
+class PrivacySection(_Section):
+    """What clients promise of their uploads; nothing if epsilon is not set."""
+
+    epsilon: float | None = Field(None, gt=0, description="of all rounds together; no noise if not set")
+    delta: float = Field(1e-5, gt=0, lt=1)
+    mechanism: Mechanism = Field("training", description="training: noisy gradients; uploads: noisy predictions")
+    clip: float = Field(1.0, gt=0, description="longest gradient of a record, for training")
+
+
 class ParticipationSection(_Section):
     """Who is asked, and who must answer."""
 
@@ -268,6 +277,7 @@ class Recipe(_Section):
     density: DensitySection = DensitySection()
     engine: EngineSection = EngineSection()
     wire: WireSection = WireSection()
+    privacy: PrivacySection = PrivacySection()
     participation: ParticipationSection = ParticipationSection()
     faults: FaultsSection = FaultsSection()
     theory: TheorySection = TheorySection()
@@ -314,10 +324,36 @@ class Recipe(_Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _private(self) -> "Recipe":
+        if self.privacy.epsilon is None:
+            return self
+        if str(self.rule) in (*CLIENTS, *SERVERS, REFERENCE):
+            raise ValueError(
+                f"[privacy] goes with rules that mix predictions, or alone; {self.rule} tells other things"
+            )
+        if self.wire.labels == "counts" or (self.privacy.mechanism, self.wire.labels) == ("uploads", "set"):
+            raise ValueError(
+                f"wire.labels = {self.wire.labels} tells what privacy.mechanism = {self.privacy.mechanism} protects; "
+                "set goes with training, none with both"
+            )
+        if self.wire.form != "scores":
+            raise ValueError("[privacy] goes with wire.form = scores")
+        if self.density.calibration != "holdout":
+            raise ValueError(
+                "[privacy] leaves no density.calibration to choose: scores are made of public samples alone"
+            )
+        return self
+
     @property
     def models(self) -> tuple[ModelSection, ...]:
         """The models dealt to the clients in turn."""
         return self.model if isinstance(self.model, tuple) else (self.model,)
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether a part of the private samples is kept from training; with [privacy] none has to be."""
+        return self.density.calibration == "holdout" and self.privacy.epsilon is None
 
     @property
     def method(self) -> str | float:

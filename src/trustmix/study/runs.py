@@ -28,9 +28,11 @@ from trustmix.federation import (
     History,
     MemoryStore,
     Participation,
+    Privacy,
     Public,
     Training,
     Watcher,
+    check_private,
 )
 from trustmix.federation.training import lengths
 from trustmix.models import ModelFactory, check_model
@@ -122,11 +124,13 @@ def prepare(
             delta=recipe.wire.delta,
             labels=recipe.wire.labels,
             seed=recipe.seed,
+            privacy=_privacy(recipe),
             augment_calibration=recipe.density.calibration == "augmented",
             store=DiskStore(folder / str(index)) if folder else MemoryStore(),
         )
         for index, (private, calibration) in enumerate(shares)
     ]
+    _check_privacy(recipe, data, clients)
     student = _student(recipe, data, clients[0], folder)
     held = {client.id: torch.unique(client.private.labels) for client in clients}
     if recipe.rule in NEED_LABELS:
@@ -157,6 +161,31 @@ def data_of(recipe: Recipe) -> Dataset:
     """The data a recipe names."""
     wanted = recipe.data
     return load(wanted.name, path=wanted.path, source=wanted.source, **(wanted.model_extra or {}))
+
+
+def _privacy(recipe: Recipe) -> Privacy | None:
+    """What clients promise; noise that can be repeated, as the run can."""
+    wanted = recipe.privacy
+    if wanted.epsilon is None:
+        return None
+    return Privacy(wanted.epsilon, recipe.rounds, wanted.delta, wanted.mechanism, wanted.clip, simulated=True)
+
+
+def _check_privacy(recipe: Recipe, data: Dataset, clients: Sequence[Client]) -> None:
+    """Find all noise before the first epoch, and refuse models that cannot be trained with it."""
+    if recipe.privacy.epsilon is None:
+        return
+    if recipe.privacy.mechanism == "training":
+        for client in clients[: len(recipe.models)]:
+            check_private(client.model(), _extremes(data.train.inputs))
+    for client in clients:
+        records = len(client.private)
+        if recipe.privacy.delta * records >= 1:
+            raise TrustmixError(
+                f"privacy.delta is {recipe.privacy.delta:g}; client {client.id} has {records} records, and it must be "
+                f"well below 1/{records} to promise anything."
+            )
+        client.spending(recipe.rounds)
 
 
 def _student(recipe: Recipe, data: Dataset, like: Client, folder: Path | None) -> Client | None:
@@ -197,6 +226,8 @@ def covered(recipe: Recipe) -> bool:
 
 def meter_of(recipe: Recipe) -> Meter:
     """What measures the theory on runs of the recipe."""
+    if recipe.privacy.epsilon is not None:
+        raise TrustmixError("The theory is measured on uploads as the paper has them, not on those of [privacy].")
     data = data_of(recipe)
     public, shares = _split(recipe, data)
     return Meter(recipe, public, shares, _factories(recipe, data), data.test, recipe.theory.reference)
@@ -234,7 +265,7 @@ def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled
         samples_per_client=recipe.split.samples_per_client,
         alpha=recipe.split.alpha,
         public_samples=recipe.public.samples if elsewhere is None else None,
-        holdout=recipe.density.holdout if recipe.density.calibration == "holdout" else 0.0,
+        holdout=recipe.density.holdout if recipe.holds_out else 0.0,
         seed=seed,
     )
     if elsewhere is None:

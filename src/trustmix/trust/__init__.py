@@ -2,6 +2,7 @@
 
 from trustmix.trust.coupling import Coupling, check_connected, couple
 from trustmix.trust.density import ClassGaussians, ranks_among, separation
+from trustmix.trust.discreet import noisy_predictions, surest
 from trustmix.trust.evidence import Trust, competence
 from trustmix.trust.mixing import Accumulator, Teacher, mix
 from trustmix.trust.rules import NEED_LABELS, RULES, TEMPERED, Lasting, Memory, Mixer, Rule, rule_of
@@ -23,7 +24,9 @@ __all__ = [
     "competence",
     "couple",
     "mix",
+    "noisy_predictions",
     "ranks_among",
     "rule_of",
     "separation",
+    "surest",
 ]
