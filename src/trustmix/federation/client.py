@@ -16,10 +16,11 @@ from torch import nn
 from trustmix.data import Augment, Labelled, augmented, hold_out
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
+from trustmix.federation.scoring import scored
 from trustmix.federation.store import MemoryStore, State, Store
-from trustmix.federation.training import Hardware, Job, Training, accuracy, predict, train
+from trustmix.federation.training import Hardware, Job, Training, accuracy, train
 from trustmix.seeds import torch_stream
-from trustmix.trust import ClassGaussians, ranks_among
+from trustmix.trust import Given, ranks_among
 from trustmix.wire import FORMS, Envelope, Labels, decode_teacher, fingerprint
 
 Sharing: TypeAlias = Literal["none", "set", "counts"]
@@ -80,6 +81,10 @@ class Client:
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
     hardware: Hardware = field(default_factory=Hardware)
+    density: str = "gaussians"
+    """What scores public samples: a name in `DENSITIES`."""
+    standardise: bool = False
+    """Tell scores in standard deviations of the calibration samples' scores, from their mean."""
     augment_calibration: bool = False
     """Fit the density on randomly cropped and mirrored calibration images, drawn anew each round."""
     keep: bool = True
@@ -221,15 +226,16 @@ class Client:
 
     def _upload(self, live: Live, request: Request) -> bytes:
         """Public inference and the density, which is fitted anew after every private stage."""
-        inputs = self.calibration.inputs
+        known = self.calibration
         if self.augment_calibration:
-            inputs = augmented(inputs, "crop-flip", calibration_stream(self.seed, self.id, request.round))
-        known = predict(live.model, inputs, self.hardware)
-        density = ClassGaussians.fit(known, self.calibration.labels)
-        logits = predict(live.model, self.public.inputs, self.hardware).cpu()
-        labels = self._labels(density.log_prob(known.cpu()), density.log_prob(logits))
+            draws = calibration_stream(self.seed, self.id, request.round)
+            known = Labelled(augmented(known.inputs, "crop-flip", draws), known.labels)
+        said = scored(live.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
+        labels = self._labels(said.known, said.scores)
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
-        return FORMS[self.form](logits, density, self.public.envelope(self.id, request.round), self.codec, base, labels)
+        density = said.density if self.form == "density" else Given(said.scores)
+        envelope = self.public.envelope(self.id, request.round)
+        return FORMS[self.form](said.logits, density, envelope, self.codec, base, labels)
 
     def _labels(self, known: torch.Tensor, scores: torch.Tensor) -> Labels | None:
         """What is told of the label set, and the ranks of the scores that go with it."""

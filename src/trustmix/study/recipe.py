@@ -20,7 +20,7 @@ from trustmix.models import MODELS
 from trustmix.registry import Registry, nearest
 from trustmix.study import toml
 from trustmix.study.complaints import sentence
-from trustmix.trust import NEED_LABELS, RULES
+from trustmix.trust import DENSITIES, NEED_LABELS, RULES
 from trustmix.wire import CODECS
 
 Positive = Annotated[int, Field(ge=1)]
@@ -138,10 +138,17 @@ class TrainSection(_Section):
 
 
 class DensitySection(_Section):
-    """What the density is fitted on."""
+    """What tells who has seen such a sample, and what it is fitted on."""
 
+    kind: str = Field("gaussians", description="of logits; or kernel, features, energy, entropy, max-probability")
+    standardise: bool = Field(False, description="scores in standard deviations of the calibration samples' scores")
     calibration: Literal["holdout", "augmented"] = Field("holdout", description="augmented: private images, cropped")
     holdout: float = Field(0.2, gt=0, lt=1, description="part of each class held out of training, for holdout")
+
+    @field_validator("kind")
+    @classmethod
+    def _kind(cls, name: str) -> str:
+        return _known(DENSITIES, name)
 
 
 class EngineSection(_Section):
@@ -311,6 +318,14 @@ class Recipe(_Section):
                 form=self.wire.form,
                 down=self.wire.down,
                 student=self.student is not None,
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _mixture(self) -> "Recipe":
+        if self.wire.form == "density" and (self.density.kind != "gaussians" or self.density.standardise):
+            raise ValueError(
+                "wire.form = density sends the mixture of density.kind = gaussians, not standardised; set it to scores"
             )
         return self
 
