@@ -61,9 +61,8 @@ class Kernels:
         """l(x) of each row: (N, C) -> (N,)."""
         z = _rows(logits, self.centres.shape[1])
         constant = math.log(len(self.centres)) + z.shape[1] * math.log(self.width * math.sqrt(2 * math.pi))
-        exact = "donot_use_mm_for_euclid_dist"  # distances by matrix products cancel where logits are far from 0
         scores = [
-            torch.logsumexp(-torch.cdist(some, self.centres, compute_mode=exact).square() / (2 * self.width**2), 1)
+            torch.logsumexp(-torch.cdist(some, self.centres, compute_mode=EXACT).square() / (2 * self.width**2), 1)
             for some in torch.split(z, max(1, TILE // len(self.centres)))
         ]
         return _restored(torch.cat(scores) - constant, logits)
@@ -72,8 +71,9 @@ class Kernels:
 class FeatureGaussians:
     """DDU's density of features: one Gaussian a class with a full covariance, weighted by how frequent the class is.
 
-    A client has fewer calibration samples of a class than the layer has units, so each covariance is shrunk towards
-    its mean variance as much as Ledoit and Wolf (2004) find best, and `FLOOR` is added to its diagonal.
+    A client has fewer calibration samples than the layer has units, where DDU has a whole training set. So all classes
+    share the covariance within classes, shrunk towards its mean variance as much as Ledoit and Wolf (2004) find best,
+    and `FLOOR` times the mean variance of all samples is added to its diagonal.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> labels = torch.arange(40) % 2
@@ -83,11 +83,11 @@ class FeatureGaussians:
     True
     """
 
-    def __init__(self, means: torch.Tensor, factors: torch.Tensor, log_weights: torch.Tensor) -> None:
+    def __init__(self, means: torch.Tensor, factor: torch.Tensor, log_weights: torch.Tensor) -> None:
         self.means = means
         """(K, D), float64."""
-        self.factors = factors
-        """(K, D, D): the lower Cholesky factor of each covariance."""
+        self.factor = factor
+        """(D, D): the lower Cholesky factor of the covariance."""
         self.log_weights = log_weights
         """(K,)."""
 
@@ -95,21 +95,19 @@ class FeatureGaussians:
     def fit(cls, features: Any, labels: Any, *, floor: float = FLOOR) -> "FeatureGaussians":
         """Fit on calibration features (n, D) and labels (n,)."""
         x, parts = _by_class(features, labels)
-        smallest = floor * _spread(x) * torch.eye(x.shape[1], dtype=torch.float64)
         means = torch.stack([part.mean(0) for part in parts])
-        covariances = [shrunk_covariance(part - mean) for part, mean in zip(parts, means, strict=True)]
+        inside = torch.cat([part - mean for part, mean in zip(parts, means, strict=True)])
+        smallest = floor * _spread(x) * torch.eye(x.shape[1], dtype=torch.float64)
         weights = torch.tensor([len(part) / len(x) for part in parts], dtype=torch.float64)
-        return cls(means, torch.linalg.cholesky(torch.stack(covariances) + smallest), weights.log())
+        return cls(means, torch.linalg.cholesky(shrunk_covariance(inside) + smallest), weights.log())
 
     def log_prob(self, features: Any) -> Any:
         """l(x) of each row: (N, D) -> (N,)."""
         x = _rows(features, self.means.shape[1])
-        terms = []
-        for mean, factor, log_weight in zip(self.means, self.factors, self.log_weights, strict=True):
-            white = torch.linalg.solve_triangular(factor, (x - mean).T, upper=False)
-            volume = factor.diagonal().log().sum() + x.shape[1] * math.log(2 * math.pi) / 2
-            terms.append(log_weight - volume - white.square().sum(0) / 2)
-        return _restored(torch.logsumexp(torch.stack(terms), 0), features)
+        white = torch.linalg.solve_triangular(self.factor, torch.cat([x, self.means]).T, upper=False).T
+        distances = torch.cdist(white[: len(x)], white[len(x) :], compute_mode=EXACT)
+        constant = self.factor.diagonal().log().sum() + x.shape[1] * math.log(2 * math.pi) / 2
+        return _restored(torch.logsumexp(self.log_weights - distances.square() / 2, 1) - constant, features)
 
 
 def shrunk_covariance(centred: torch.Tensor) -> torch.Tensor:
@@ -212,6 +210,9 @@ DENSITIES.register(FEATURES)(FeatureGaussians)
 DENSITIES.register("energy")(Confidence(energy))
 DENSITIES.register("entropy")(Confidence(negative_entropy))
 DENSITIES.register("max-probability")(Confidence(log_max_probability))
+
+EXACT = "donot_use_mm_for_euclid_dist"
+"""How distances are computed: by matrix products they would cancel where points are far from 0."""
 
 TILE = 2**22
 """Distances held at a time."""
