@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from trustmix.baselines import SERVERS, check_method
 from trustmix.data import DATASETS, Augment
@@ -302,6 +302,17 @@ class Recipe(_Section):
             raise ValueError("the list of models is empty")
         return model
 
+    @field_validator("wire")
+    @classmethod
+    def _mixture(cls, wire: WireSection, others: ValidationInfo) -> WireSection:
+        density = others.data.get("density", DensitySection())
+        if wire.form == "density" and (density.kind != "gaussians" or density.standardise):
+            raise ValueError(
+                "the form density sends the Gaussians of density.kind = gaussians, without density.standardise; "
+                "set wire.form = scores"
+            )
+        return wire
+
     @model_validator(mode="after")
     def _method(self) -> "Recipe":
         if self.rule in NEED_LABELS and self.wire.labels == "none":
@@ -318,14 +329,6 @@ class Recipe(_Section):
                 form=self.wire.form,
                 down=self.wire.down,
                 student=self.student is not None,
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _mixture(self) -> "Recipe":
-        if self.wire.form == "density" and (self.density.kind != "gaussians" or self.density.standardise):
-            raise ValueError(
-                "wire.form = density sends the mixture of density.kind = gaussians, not standardised; set it to scores"
             )
         return self
 
