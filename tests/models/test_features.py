@@ -12,14 +12,14 @@ from trustmix.models import ModelFactory, WithFeatures
 IMAGES = torch.randint(0, 256, (300, 1, 28, 28), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 
 
-@pytest.mark.parametrize(("name", "width"), [("mlp", 64), ("cnn", 32 * 7 * 7)])
-def test_logits_are_the_last_layer_of_the_features(name: str, width: int) -> None:
+@pytest.mark.parametrize(("name", "last", "width"), [("mlp", "1.3", 64), ("cnn", "1.7", 32 * 7 * 7)])
+def test_logits_are_the_last_layer_of_the_features(name: str, last: str, width: int) -> None:
     model = ModelFactory(name, shape=(1, 28, 28), classes=10, scale=((0.3,), (0.3,)))()
     both = predict(WithFeatures(model), IMAGES, Hardware())
     logits, features = both[:, :10], both[:, 10:]
     assert features.shape == (300, width)
     assert torch.equal(logits, predict(model, IMAGES, Hardware()))
-    torch.testing.assert_close(model[1][-1](features), logits)
+    torch.testing.assert_close(model.get_submodule(last)(features), logits)
 
 
 class Cosine(nn.Module):

@@ -36,7 +36,7 @@ def test_the_forecast_is_of_messages_with_the_densitys_own_scores() -> None:
 
 
 def without_features(shape: tuple[int, ...], classes: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, classes, shape[1:]), nn.Flatten())
+    return nn.Sequential(nn.Conv2d(1, classes, (shape[1], shape[2])), nn.Flatten())
 
 
 def test_a_model_without_features_is_refused_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
