@@ -1,5 +1,7 @@
 """What a client says of public samples, by every density."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -50,11 +52,12 @@ def test_standardised_scores_keep_their_order_and_have_own_samples_at_zero(kind:
     assert float(standard.known.std(correction=0)) == pytest.approx(1, abs=1e-4)
 
 
-def test_a_client_that_is_told_to_send_another_density_as_gaussians_says_so() -> None:
+@pytest.mark.parametrize("settings", [{"density": "kernel"}, {"standardise": True}])
+def test_a_client_that_is_told_to_send_another_density_as_gaussians_says_so(settings: dict[str, Any]) -> None:
     public = tm.Public(samples(20, [0, 1]).inputs, 4)
     data = samples(40, [0, 1])
     client = tm.Client.from_arrays(
-        "a", lambda: nn.Linear(8, 4), data.inputs, data.labels, public=public, form="density", density="kernel"
+        "a", lambda: nn.Linear(8, 4), data.inputs, data.labels, public=public, form="density", **settings
     )
-    with pytest.raises(TrustmixError, match=r"client a: .*sends the density of kind gaussians"):
+    with pytest.raises(TrustmixError, match=r"client a: .*of other and standardised densities send scores"):
         tm.Federation(clients=[client], public=public).run(1)

@@ -233,7 +233,7 @@ class Client:
         said = scored(live.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
         labels = self._labels(said.known, said.scores)
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
-        density = said.density if self.form == "density" else Given(said.scores)
+        density = Given(said.scores) if self.form == "scores" or self.standardise else said.density
         envelope = self.public.envelope(self.id, request.round)
         return FORMS[self.form](said.logits, density, envelope, self.codec, base, labels)
 

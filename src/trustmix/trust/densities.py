@@ -52,14 +52,14 @@ class Kernels:
     @classmethod
     def fit(cls, logits: Any, labels: Any, *, floor: float = FLOOR) -> "Kernels":
         """Fit on calibration logits (n, C) and labels (n,); `floor` is that of `ClassGaussians`."""
-        z, parts = _by_class(logits, labels)
+        z, parts = _by_class(logits, labels, "logits")
         inside = torch.stack([part.var(0, correction=0).mean() for part in parts]).mean()
         sigma = math.sqrt(max(float(inside), floor * _spread(z)))
         return cls(z, sigma * (len(z) / len(parts)) ** (-1 / (z.shape[1] + 4)))
 
     def log_prob(self, logits: Any) -> Any:
         """l(x) of each row: (N, C) -> (N,)."""
-        z = _rows(logits, self.centres.shape[1])
+        z = _rows(logits, "logits", self.centres.shape[1])
         constant = math.log(len(self.centres)) + z.shape[1] * math.log(self.width * math.sqrt(2 * math.pi))
         scores = [
             torch.logsumexp(-torch.cdist(some, self.centres, compute_mode=EXACT).square() / (2 * self.width**2), 1)
@@ -94,7 +94,7 @@ class FeatureGaussians:
     @classmethod
     def fit(cls, features: Any, labels: Any, *, floor: float = FLOOR) -> "FeatureGaussians":
         """Fit on calibration features (n, D) and labels (n,)."""
-        x, parts = _by_class(features, labels)
+        x, parts = _by_class(features, labels, "features")
         means = torch.stack([part.mean(0) for part in parts])
         inside = torch.cat([part - mean for part, mean in zip(parts, means, strict=True)])
         smallest = floor * _spread(x) * torch.eye(x.shape[1], dtype=torch.float64)
@@ -103,7 +103,7 @@ class FeatureGaussians:
 
     def log_prob(self, features: Any) -> Any:
         """l(x) of each row: (N, D) -> (N,)."""
-        x = _rows(features, self.means.shape[1])
+        x = _rows(features, "features", self.means.shape[1])
         white = torch.linalg.solve_triangular(self.factor, torch.cat([x, self.means]).T, upper=False).T
         distances = torch.cdist(white[: len(x)], white[len(x) :], compute_mode=EXACT)
         constant = self.factor.diagonal().log().sum() + x.shape[1] * math.log(2 * math.pi) / 2
@@ -146,7 +146,7 @@ class Confidence:
 
     def log_prob(self, logits: Any) -> Any:
         """l(x) of each row: (N, C) -> (N,)."""
-        return _restored(self.score(_rows(logits)), logits)
+        return _restored(self.score(_rows(logits, "logits")), logits)
 
 
 def energy(logits: torch.Tensor) -> torch.Tensor:
@@ -218,19 +218,19 @@ TILE = 2**22
 """Distances held at a time."""
 
 
-def _rows(points: Any, width: int | None = None) -> torch.Tensor:
+def _rows(points: Any, name: str, width: int | None = None) -> torch.Tensor:
     """Points as float64 (N, width)."""
-    x = as_floats(points, "logits").cpu().to(torch.float64)
+    x = as_floats(points, name).cpu().to(torch.float64)
     if x.ndim != 2 or x.shape[1] != (width or x.shape[1]):
-        raise TrustmixError(f"logits have the shape {shape_text(x)}; this density takes (N, {width or 'C'}).")
+        raise TrustmixError(f"{name} have the shape {shape_text(x)}; this density takes (N, {width or 'C'}).")
     return x
 
 
-def _by_class(points: Any, labels: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def _by_class(points: Any, labels: Any, name: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """All calibration points (n, D) as float64, and those of each class."""
-    x, y = _rows(points), torch.as_tensor(labels).cpu()
+    x, y = _rows(points, name), torch.as_tensor(labels).cpu()
     if len(x) == 0 or y.shape != x.shape[:1]:
-        raise TrustmixError(f"{len(x)} rows of logits but labels {shape_text(y)}; a density needs one label a row.")
+        raise TrustmixError(f"{len(x)} rows of {name} but labels {shape_text(y)}; a density needs one label a row.")
     return x, [x[y == one] for one in torch.unique(y)]
 
 

@@ -118,7 +118,9 @@ def encode_density(
 ) -> bytes:
     """An upload of the form `density`. The mixture is small and stays exact."""
     if not isinstance(density, ClassGaussians):
-        raise TrustmixError("An upload of the form density sends the density of kind gaussians; send scores of others.")
+        raise TrustmixError(
+            "An upload of the form density has ClassGaussians; of other and standardised densities send scores."
+        )
     if base is not None:
         raise TrustmixError("An upload of the form density has logits, which have no difference to a teacher.")
     tensors = {"logits": logits.to(_float_type(codec)), **density.state(), **(labels.parts() if labels else {})}
