@@ -99,6 +99,7 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("engine.name=cloud", r'engine\.name: there is no engine "cloud"'),
         ("participation.fraction=1.5", r"participation\.fraction: .* less than or equal to 1 \(given: 1\.5\)\."),
         ("density.holdout=1", r"density\.holdout: .*less than 1"),
+        ("density.kind=kernels", r'density\.kind: there is no density "kernels"\. Did you mean "kernel"\?'),
         ("rounds", r'--set takes key=value.*not "rounds"\.'),
         ("=3", r'--set takes key=value.*not "=3"\.'),
     ],
@@ -113,6 +114,12 @@ def test_where_label_sets_are_shared_the_rule_is_trust_unless_another_is_named()
     assert Recipe.load("fashion").rule == "suwa"
     assert Recipe.load("fashion", ["wire.labels=set"]).rule == "trust"
     assert Recipe.load("fashion", ["wire.labels=counts", "rule=uwa"]).rule == "uwa"
+
+
+@pytest.mark.parametrize("other", ["density.kind=kernel", "density.standardise=true"])
+def test_the_form_density_sends_the_papers_density_and_no_other(other: str) -> None:
+    with pytest.raises(TrustmixError, match=r"wire: the form density sends the Gaussians .* set wire\.form = scores"):
+        Recipe.load("demo", ["wire.form=density", other])
 
 
 def test_a_recipe_that_cannot_be_found_or_read_is_explained(tmp_path: Path) -> None:

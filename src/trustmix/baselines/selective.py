@@ -14,7 +14,7 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import Client, Job, Request
 from trustmix.federation.client import Live
 from trustmix.federation.training import predict
-from trustmix.trust import RULES, Teacher
+from trustmix.trust import RULES, Given, Teacher
 from trustmix.trust.arrays import Kind, shape_text
 from trustmix.trust.mixing import checked_predictions, checked_scores
 from trustmix.wire import FORMS
@@ -72,26 +72,15 @@ class DensityRatio:
         return torch.exp(-distances.square() / (2 * self.width**2))
 
 
-class _Votes:
-    """What the upload says of each sample where other rules say a log-density."""
-
-    def __init__(self, known: torch.Tensor) -> None:
-        self.known = known
-
-    def log_prob(self, logits: torch.Tensor) -> torch.Tensor:
-        """VOTE or NO_VOTE for each row."""
-        return torch.where(self.known, VOTE, NO_VOTE).to(logits.dtype)
-
-
 class SelectiveClient(Client):
     """A client that votes on what it knows, and leaves samples that were dropped out of its distillation."""
 
     def _upload(self, live: Live, request: Request) -> bytes:
         private = predict(live.model, self.calibration.inputs, self.hardware).cpu()
         logits = predict(live.model, self.public.inputs, self.hardware).cpu()
-        votes = _Votes(DensityRatio(private, logits)(logits) >= KNOWN)
+        votes = Given(torch.where(DensityRatio(private, logits)(logits) >= KNOWN, VOTE, NO_VOTE))
         envelope = self.public.envelope(self.id, request.round)
-        return FORMS["scores"](logits, votes, envelope, self.codec)  # type: ignore[arg-type]  # it has a log_prob
+        return FORMS["scores"](logits, votes, envelope, self.codec)
 
     def _distil(self, live: Live, round_: int, message: bytes) -> Job | None:
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)

@@ -17,12 +17,13 @@ from torch import nn
 from trustmix.data import Augment, Labelled, augmented, hold_out
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
-from trustmix.federation.privacy import Privacy, Silence
+from trustmix.federation.privacy import Privacy
 from trustmix.federation.private import GradientNoise
+from trustmix.federation.scoring import scored
 from trustmix.federation.store import MemoryStore, State, Store
 from trustmix.federation.training import Hardware, Job, Training, accuracy, predict, train
 from trustmix.seeds import torch_stream
-from trustmix.trust import ClassGaussians, ranks_among, surest
+from trustmix.trust import Given, ranks_among, surest
 from trustmix.wire import FORMS, Envelope, Labels, decode_teacher, fingerprint
 
 Sharing: TypeAlias = Literal["none", "set", "counts"]
@@ -83,6 +84,10 @@ class Client:
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
     hardware: Hardware = field(default_factory=Hardware)
+    density: str = "gaussians"
+    """What scores public samples: a name in `DENSITIES`."""
+    standardise: bool = False
+    """Tell scores in standard deviations of the calibration samples' scores, from their mean."""
     augment_calibration: bool = False
     """Fit the density on randomly cropped and mirrored calibration images, drawn anew each round."""
     privacy: Privacy | None = None
@@ -253,26 +258,29 @@ class Client:
 
     def _upload(self, live: Live, request: Request) -> bytes:
         """Public inference and the density, which is fitted anew after every private stage."""
-        logits = predict(live.model, self.public.inputs, self.hardware).cpu()
-        if self.privacy is not None and self.privacy.mechanism == "uploads":
-            logits = self.privacy.spoilt(logits, self.privacy.draws(self.seed, "upload", self.id, request.round))
-            density: ClassGaussians = Silence()
-            labels = None
-        else:
-            known, classes = self._known(live, request.round, logits)
-            density = ClassGaussians.fit(known, classes)
-            labels = self._labels(density.log_prob(known), density.log_prob(logits))
+        envelope = self.public.envelope(self.id, request.round)
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
-        return FORMS[self.form](logits, density, self.public.envelope(self.id, request.round), self.codec, base, labels)
+        if self.privacy is not None and self.privacy.mechanism == "uploads":
+            draws = self.privacy.draws(self.seed, "upload", self.id, request.round)
+            logits = self.privacy.spoilt(predict(live.model, self.public.inputs, self.hardware).cpu(), draws)
+            silence = Given(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
+            return FORMS[self.form](logits, silence, envelope, self.codec, base)
+        known = self._known(live, request.round)
+        said = scored(live.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
+        labels = self._labels(said.known, said.scores)
+        density = Given(said.scores) if self.form == "scores" or self.standardise else said.density
+        return FORMS[self.form](said.logits, density, envelope, self.codec, base, labels)
 
-    def _known(self, live: Live, round_: int, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and labels to fit the density on: of calibration samples, or, under a promise, of public ones."""
+    def _known(self, live: Live, round_: int) -> Labelled:
+        """What the density is fitted on: calibration samples, or, under a promise, public ones."""
         if self.privacy is not None:
-            return surest(public, torch.unique(self.private.labels).tolist())
-        inputs = self.calibration.inputs
-        if self.augment_calibration:
-            inputs = augmented(inputs, "crop-flip", calibration_stream(self.seed, self.id, round_))
-        return predict(live.model, inputs, self.hardware).cpu(), self.calibration.labels.cpu()
+            logits = predict(live.model, self.public.inputs, self.hardware).cpu()
+            chosen, classes = surest(logits, torch.unique(self.private.labels).tolist())
+            return Labelled(self.public.inputs[chosen], classes)
+        if not self.augment_calibration:
+            return self.calibration
+        draws = calibration_stream(self.seed, self.id, round_)
+        return Labelled(augmented(self.calibration.inputs, "crop-flip", draws), self.calibration.labels)
 
     def _labels(self, known: torch.Tensor, scores: torch.Tensor) -> Labels | None:
         """What is told of the label set, and the ranks of the scores that go with it."""

@@ -16,7 +16,7 @@ from trustmix.federation.accountant import epsilon_of, noise_for
 from trustmix.federation.private import GradientNoise
 from trustmix.federation.training import Training
 from trustmix.seeds import torch_stream
-from trustmix.trust import ClassGaussians, noisy_predictions
+from trustmix.trust import noisy_predictions
 
 Mechanism: TypeAlias = Literal["training", "uploads"]
 
@@ -69,18 +69,6 @@ class Privacy:
     @property
     def _upload_noise(self) -> float:
         return noise_for(self.epsilon, self.rounds, 1.0, self.delta)
-
-
-class Silence(ClassGaussians):
-    """A density that tells nothing: every sample scores alike, so that rules average."""
-
-    def __init__(self) -> None:
-        """A density of no component."""
-        super().__init__(torch.zeros(0, 0), torch.zeros(0, 0), torch.zeros(0))
-
-    def log_prob(self, logits: torch.Tensor) -> torch.Tensor:
-        """Zero for each row."""
-        return torch.zeros(len(logits))
 
 
 def _steps(stages: int, samples: int, training: Training) -> int:

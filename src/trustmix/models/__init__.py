@@ -1,8 +1,20 @@
 """Client models: mlp, cnn, resnet18, bert-tiny, any encoder of transformers, any torch module of the user's."""
 
 from trustmix.models.build import ModelFactory, check_model
+from trustmix.models.features import WithFeatures
 from trustmix.models.networks import MODELS, Scale, cnn, mlp
 from trustmix.models.resnet import resnet18
 from trustmix.models.text import bert_tiny, encoder
 
-__all__ = ["MODELS", "ModelFactory", "Scale", "bert_tiny", "check_model", "cnn", "encoder", "mlp", "resnet18"]
+__all__ = [
+    "MODELS",
+    "ModelFactory",
+    "Scale",
+    "WithFeatures",
+    "bert_tiny",
+    "check_model",
+    "cnn",
+    "encoder",
+    "mlp",
+    "resnet18",
+]

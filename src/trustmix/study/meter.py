@@ -22,11 +22,12 @@ from trustmix.data import Labelled, augmented
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import DiskStore, Hardware, Round, Training
 from trustmix.federation.client import calibration_stream
+from trustmix.federation.scoring import scored
 from trustmix.federation.training import predict
 from trustmix.models import ModelFactory
 from trustmix.seeds import stream
 from trustmix.study.recipe import Recipe
-from trustmix.trust import ClassGaussians, Teacher, rule_of
+from trustmix.trust import Teacher, rule_of
 
 PROBES = 4
 """Clients whose distillation is followed."""
@@ -170,16 +171,17 @@ class Meter:
     def uploads(self, folder: Path, line: Round, inputs: torch.Tensor | None = None) -> Uploads:
         """What the participants of a round say of the public set, or of other inputs, from the states they stored."""
         inputs = self.public.inputs if inputs is None else inputs
+        wanted, device = self.recipe.density, self.hardware.device
         predictions, scores = [], []
         for client in line.participants:
-            model, calibration = self._model(folder, client, line.round), self.shares[int(client)][1]
-            images = calibration.inputs
-            if self.recipe.density.calibration == "augmented":
-                images = augmented(images, "crop-flip", calibration_stream(self.recipe.seed, client, line.round))
-            density = ClassGaussians.fit(self._predict(model, images), calibration.labels)
-            logits = self._predict(model, inputs)
-            predictions.append(torch.softmax(logits.double(), 1))
-            scores.append(density.log_prob(logits))
+            known = self.shares[int(client)][1]
+            if wanted.calibration == "augmented":
+                draws = calibration_stream(self.recipe.seed, client, line.round)
+                known = Labelled(augmented(known.inputs, "crop-flip", draws), known.labels)
+            model, samples = self._model(folder, client, line.round), inputs.to(device)
+            said = scored(model, known.to(device), samples, self.hardware, wanted.kind, wanted.standardise)
+            predictions.append(torch.softmax(said.logits.double(), 1))
+            scores.append(said.scores)
         return Uploads(torch.stack(predictions), torch.stack(scores))
 
     def measure(self, folder: Path, line: Round, rule: str | float) -> Measurement:

@@ -16,11 +16,12 @@ from trustmix.engines import Plan, choose
 from trustmix.engines.tuning import CLIENTS, client_steps_a_second
 from trustmix.errors import TrustmixError
 from trustmix.federation import ALONE, REFERENCE, Client, Hardware
+from trustmix.federation.scoring import scored
 from trustmix.federation.training import predict
 from trustmix.study.capacity import memory_needed
 from trustmix.study.recipe import Recipe
 from trustmix.study.runs import prepare
-from trustmix.trust import ClassGaussians
+from trustmix.trust import Given
 from trustmix.wire import CODECS, FORMS, Envelope, encode_teacher, fedavg_bytes, scaffold_bytes
 
 SOME = 256
@@ -130,10 +131,9 @@ def _predicting_seconds(clients: list[Client], kinds: list[Client], rounds: int,
 
 def _messages(client: Client, rounds: int) -> dict[str, tuple[int, int]]:
     """What one client sends and receives in all rounds, from messages about some of the public samples."""
-    hardware, model, public = Hardware(), client.model(), client.public
-    known = predict(model, client.calibration.inputs[:SOME].cpu(), hardware)
-    density = ClassGaussians.fit(known, client.calibration.labels[:SOME].cpu())
-    logits = predict(model, public.inputs[:SOME].cpu(), hardware)
+    known, public = client.calibration[torch.arange(min(SOME, len(client.calibration)))].to("cpu"), client.public
+    said = scored(client.model(), known, public.inputs[:SOME].cpu(), Hardware(), client.density, client.standardise)
+    logits, density = said.logits, Given(said.scores)
     envelope = Envelope("0", 1, public.fingerprint, len(logits), public.classes)
     scale = rounds * len(public.inputs) / len(logits)
     found = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from trustmix.baselines import CLIENTS, SERVERS, check_method
 from trustmix.data import DATASETS, Augment
@@ -20,7 +20,7 @@ from trustmix.models import MODELS
 from trustmix.registry import Registry, nearest
 from trustmix.study import toml
 from trustmix.study.complaints import sentence
-from trustmix.trust import NEED_LABELS, RULES
+from trustmix.trust import DENSITIES, NEED_LABELS, RULES
 from trustmix.wire import CODECS
 
 Positive = Annotated[int, Field(ge=1)]
@@ -138,10 +138,17 @@ class TrainSection(_Section):
 
 
 class DensitySection(_Section):
-    """What the density is fitted on."""
+    """What tells who has seen such a sample, and what it is fitted on."""
 
+    kind: str = Field("gaussians", description="of logits; or kernel, features, energy, entropy, max-probability")
+    standardise: bool = Field(False, description="scores in standard deviations of the calibration samples' scores")
     calibration: Literal["holdout", "augmented"] = Field("holdout", description="augmented: private images, cropped")
     holdout: float = Field(0.2, gt=0, lt=1, description="part of each class held out of training, for holdout")
+
+    @field_validator("kind")
+    @classmethod
+    def _kind(cls, name: str) -> str:
+        return _known(DENSITIES, name)
 
 
 class EngineSection(_Section):
@@ -304,6 +311,17 @@ class Recipe(_Section):
         if model == ():
             raise ValueError("the list of models is empty")
         return model
+
+    @field_validator("wire")
+    @classmethod
+    def _mixture(cls, wire: WireSection, others: ValidationInfo) -> WireSection:
+        density = others.data.get("density", DensitySection())
+        if wire.form == "density" and (density.kind != "gaussians" or density.standardise):
+            raise ValueError(
+                "the form density sends the Gaussians of density.kind = gaussians, without density.standardise; "
+                "set wire.form = scores"
+            )
+        return wire
 
     @model_validator(mode="after")
     def _method(self) -> "Recipe":

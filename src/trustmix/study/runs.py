@@ -35,14 +35,14 @@ from trustmix.federation import (
     check_private,
 )
 from trustmix.federation.training import lengths
-from trustmix.models import ModelFactory, check_model
+from trustmix.models import ModelFactory, WithFeatures, check_model
 from trustmix.seeds import numpy_stream
 from trustmix.study.meter import Meter
 from trustmix.study.recipe import ModelSection, PublicSection, Recipe
 from trustmix.study.record import RunDirectory
 from trustmix.study.track import check_track, tracked
 from trustmix.study.trained import STUDENT, model_factory, save_models
-from trustmix.trust import NEED_LABELS, TEMPERED, check_connected
+from trustmix.trust import FEATURES, NEED_LABELS, TEMPERED, check_connected
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +125,8 @@ def prepare(
             labels=recipe.wire.labels,
             seed=recipe.seed,
             privacy=_privacy(recipe),
+            density=recipe.density.kind,
+            standardise=recipe.density.standardise,
             augment_calibration=recipe.density.calibration == "augmented",
             store=DiskStore(folder / str(index)) if folder else MemoryStore(),
         )
@@ -317,7 +319,9 @@ def _factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
     dealt = [recipe.models[index % len(recipe.models)] for index in range(recipe.clients)]
     factories = [_factory(recipe, data, model, str(index)) for index, model in enumerate(dealt)]
     for factory in factories[: len(recipe.models)]:
-        check_model(factory, _extremes(data.train.inputs))
+        model = check_model(factory, inputs := _extremes(data.train.inputs))
+        if recipe.density.kind == FEATURES:
+            WithFeatures(model)(inputs)  # refuses a model that has none
     return factories
 
 

@@ -1,6 +1,7 @@
 """The heart, as functions on arrays: density (who has seen such a sample), mixing and coupling (what they say)."""
 
 from trustmix.trust.coupling import Coupling, check_connected, couple
+from trustmix.trust.densities import DENSITIES, FEATURES, Density, Given, in_own_units
 from trustmix.trust.density import ClassGaussians, ranks_among, separation
 from trustmix.trust.discreet import noisy_predictions, surest
 from trustmix.trust.evidence import Trust, competence
@@ -8,12 +9,16 @@ from trustmix.trust.mixing import Accumulator, Teacher, mix
 from trustmix.trust.rules import NEED_LABELS, RULES, TEMPERED, Lasting, Memory, Mixer, Rule, rule_of
 
 __all__ = [
+    "DENSITIES",
+    "FEATURES",
     "NEED_LABELS",
     "RULES",
     "TEMPERED",
     "Accumulator",
     "ClassGaussians",
     "Coupling",
+    "Density",
+    "Given",
     "Lasting",
     "Memory",
     "Mixer",
@@ -23,6 +28,7 @@ __all__ = [
     "check_connected",
     "competence",
     "couple",
+    "in_own_units",
     "mix",
     "noisy_predictions",
     "ranks_among",

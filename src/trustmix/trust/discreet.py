@@ -41,13 +41,14 @@ def surest(logits: torch.Tensor, held: Sequence[int]) -> tuple[torch.Tensor, tor
     """Public samples in place of calibration samples: those that the model is surest are of a held class.
 
     logits (N, C) are those of the public set. Of each held class, by their log-odds, come half as many samples as a
-    class has where all are alike frequent, N / 2C: their logits and that class, for a density to be fitted on.
+    class has where all are alike frequent, N / 2C: their numbers and that class, for a density to be fitted on.
 
     >>> from trustmix.trust import ClassGaussians
     >>> logits = torch.tensor([[9.0, 0, 0], [8.0, 0, 1], [0, 9.0, 0], [0, 8.0, 0], [0, 0, 9.0], [0, 0, 8.0]])
     >>> surest(logits, held=[0, 1])[1].tolist()
     [0, 0, 1, 1]
-    >>> seen, unseen = ClassGaussians.fit(*surest(logits, held=[0, 1])).log_prob(logits[[0, 4]])
+    >>> chosen, classes = surest(logits, held=[0, 1])
+    >>> seen, unseen = ClassGaussians.fit(logits[chosen], classes).log_prob(logits[[0, 4]])
     >>> bool(seen > unseen)
     True
     """
@@ -57,4 +58,4 @@ def surest(logits: torch.Tensor, held: Sequence[int]) -> tuple[torch.Tensor, tor
     for label in held:
         others = logits[:, torch.arange(classes) != label].logsumexp(1)
         chosen.append((logits[:, label] - others).topk(size).indices)
-    return logits[torch.cat(chosen)], torch.tensor(held).repeat_interleave(size)
+    return torch.cat(chosen), torch.tensor(held).repeat_interleave(size)

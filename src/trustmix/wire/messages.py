@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 
 from trustmix.errors import TrustmixError
-from trustmix.trust import ClassGaussians
+from trustmix.trust import ClassGaussians, Density
 from trustmix.trust.mixing import checked_predictions
 from trustmix.wire.codecs import CODECS, Floats, Layout, Parts
 from trustmix.wire.frame import seal, unseal
@@ -90,7 +90,7 @@ def fingerprint(inputs: torch.Tensor) -> str:
 
 def encode_scores(
     logits: torch.Tensor,
-    density: ClassGaussians,
+    density: Density,
     envelope: Envelope,
     codec: str,
     base: torch.Tensor | None = None,
@@ -110,13 +110,17 @@ def encode_scores(
 
 def encode_density(
     logits: torch.Tensor,
-    density: ClassGaussians,
+    density: Density,
     envelope: Envelope,
     codec: str,
     base: torch.Tensor | None = None,
     labels: Labels | None = None,
 ) -> bytes:
     """An upload of the form `density`. The mixture is small and stays exact."""
+    if not isinstance(density, ClassGaussians):
+        raise TrustmixError(
+            "An upload of the form density has ClassGaussians; of other and standardised densities send scores."
+        )
     if base is not None:
         raise TrustmixError("An upload of the form density has logits, which have no difference to a teacher.")
     tensors = {"logits": logits.to(_float_type(codec)), **density.state(), **(labels.parts() if labels else {})}
