@@ -14,9 +14,7 @@ from statistics import fmean
 
 from trustmix import Recipe, TrustmixError, run, storage
 from trustmix.federation import ATTACKS
-
-TELL_LABELS = ("coupling", "trust")
-"""Rules that need to know which classes a client holds."""
+from trustmix.trust import NEED_LABELS
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Cell:
         rule = self.rule.removesuffix("!")
         settings = [f"rule={rule}", f"split.classes_per_client={self.classes}", f"seed={self.seed}", *changes]
         settings += ["guard.on=false"] if self.rule.endswith("!") else []
-        settings += ["wire.labels=set"] if rule in TELL_LABELS else []
+        settings += ["wire.labels=set"] if rule in NEED_LABELS else []
         settings += [f"attack.kind={self.attack}", f"attack.share={self.share}"] if self.attack else []
         return Recipe.load(base, settings)
 
@@ -63,7 +61,7 @@ def cells(wanted: argparse.Namespace) -> Iterator[Cell]:
                     yield from (
                         Cell(rule, classes, attack, share, seed)
                         for rule in wanted.rules
-                        if attack != "labels" or rule.removesuffix("!") in TELL_LABELS
+                        if attack != "labels" or rule.removesuffix("!") in NEED_LABELS
                     )
 
 

@@ -165,9 +165,9 @@ class Federation:
 
     def _mixer(self, last: bytes | None, memory: Memory) -> Any:  # noqa: ARG002 - some go on from the last message
         """What folds the uploads of a round; None where nothing is exchanged."""
-        mixer = self.rule() if self.rule else None
-        if mixer is not None and self.guard is not None:
-            mixer = Guarded(mixer, self.guard)
+        if self.rule is None:
+            return None
+        mixer = self.rule() if self.guard is None else Guarded(self.rule, self.guard)
         if isinstance(mixer, Lasting):
             mixer.recall(memory)
         return mixer

@@ -1,4 +1,4 @@
-"""The heart, as functions on arrays: density (who has seen such a sample), mixing and coupling (what they say), guard."""
+"""The heart, as functions on arrays: density (who has seen such samples), mixing and coupling, guard."""
 
 from trustmix.trust.coupling import Coupling, check_connected, couple
 from trustmix.trust.density import ClassGaussians, ranks_among, separation

@@ -21,8 +21,9 @@ import torch
 
 from trustmix.errors import TrustmixError
 from trustmix.trust.arrays import shape_text
+from trustmix.trust.coupling import checked_counts
 from trustmix.trust.mixing import Teacher, checked_predictions, checked_scores
-from trustmix.trust.rules import Lasting, Memory, Mixer
+from trustmix.trust.rules import Lasting, Memory, Rule
 
 FEWEST = 5
 """Fewer clients than this have no majority to measure one by: their uploads pass as they are."""
@@ -67,11 +68,12 @@ class Held(NamedTuple):
 
 
 class Guarded:
-    """Another rule, under guard.
+    """Another rule, under guard; what that rule refuses is refused when it is added.
 
+    >>> from functools import partial
     >>> from trustmix.trust.mixing import Accumulator
     >>> honest, lie = torch.tensor([[0.9, 0.1], [0.1, 0.9]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    >>> rule = Guarded(Accumulator(tau=1.0))
+    >>> rule = Guarded(partial(Accumulator, tau=1.0))
     >>> for index in range(6):
     ...     rule.add(honest, torch.tensor([-1.0, -2.0]), name=str(index))
     >>> rule.add(lie, torch.tensor([1e6, 1e6]), name="liar")
@@ -81,8 +83,9 @@ class Guarded:
     {'liar': {'scores': 1.0, 'regret': 0.889, 'weight': 0.0}}
     """
 
-    def __init__(self, rule: Mixer, guard: Guard | None = None) -> None:
-        self.rule = rule
+    def __init__(self, rule: Rule, guard: Guard | None = None) -> None:
+        self.start = rule
+        self.rule = rule()
         self.guard = guard or Guard()
         self._held: list[Held] = []
         self._reputation: dict[str, float] = {}
@@ -105,7 +108,8 @@ class Guarded:
             wanted = shape_text(self._held[0].predictions)
             raise TrustmixError(f"{name}: predictions have the shape {shape_text(q)}; those before had {wanted}.")
         checked = None if scores is None else checked_scores(scores, len(q), name)
-        told = None if classes is None else torch.as_tensor(classes)
+        told = None if classes is None else checked_counts(classes, q.shape[1], name)
+        self.start().add(predictions, scores, classes=classes, ranks=ranks, name=name)
         self._held.append(Held(name, predictions, checked, told, ranks))
 
     def finish(self) -> Teacher[Any]:
