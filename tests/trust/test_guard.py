@@ -66,9 +66,7 @@ def test_without_the_guard_it_owns_every_sample(name: str) -> None:
 @pytest.mark.parametrize("name", GUARDED_RULES)
 def test_among_honest_clients_the_guard_changes_nothing(name: str) -> None:
     guarded = Guarded(RULES.get(name), Guard(cap=1))
-    assert torch.equal(
-        teacher(guarded, HONEST).probabilities, teacher(RULES.get(name)(), HONEST).probabilities
-    )
+    assert torch.equal(teacher(guarded, HONEST).probabilities, teacher(RULES.get(name)(), HONEST).probabilities)
     assert not any("weight" in found for found in guarded.report().values())
 
 

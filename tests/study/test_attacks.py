@@ -1,0 +1,85 @@
+"""Lying clients in a run: one line of a recipe, recorded, repeatable, and bounded by the guard."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trustmix import Recipe, TrustmixError, run
+from trustmix.federation import History
+
+SMALL = {
+    "data": {"name": "digits"},
+    "clients": 10,
+    "rounds": 2,
+    "split": {"classes_per_client": 5, "samples_per_client": 80},
+    "public": {"samples": 150},
+    "model": {"name": "mlp", "hidden": [32]},
+    "train": {"lr": 0.005, "first_epochs": 8, "public_epochs": 3},
+    "engine": {"mode": "sequential", "precision": "float32"},
+}
+
+
+def played(rule: str, *, on: bool = True, rounds: int = 2, out: Path | None = None, **attack: Any) -> History:
+    told = {"wire": {"labels": "set"}} if rule == "trust" else {}
+    return run({**SMALL, "rule": rule, "rounds": rounds, "guard": {"on": on}, "attack": attack, **told}, out=out)
+
+
+def test_one_inflating_client_in_ten_ruins_uwa_and_the_guard_prevents_it() -> None:
+    clean = played("uwa").final_accuracy or 0.0
+    ruined = played("uwa", on=False, kind="inflate", share=0.1).final_accuracy or 0.0
+    guarded = played("uwa", kind="inflate", share=0.1)
+    assert ruined < clean - 0.15
+    assert (guarded.final_accuracy or 0.0) > clean - 0.03
+    assert [line.guard for line in guarded.rounds] != [{}, {}]
+
+
+@pytest.mark.parametrize("rule", ["suwa", "trust"])
+def test_liars_are_named_in_the_record_and_honest_clients_are_not(rule: str) -> None:
+    history = played(rule, kind="least-likely", share=0.2)
+    silenced = {c for c, found in history.rounds[-1].guard.items() if found.get("weight", 1) < 0.5}
+    assert len(silenced) == 2
+    assert history.rounds[0].failed == {}
+
+
+def test_forged_messages_are_refused_and_the_run_goes_on() -> None:
+    for kind in ("nan", "off-simplex", "stale", "replay"):
+        line = played("suwa", rounds=1, kind=kind, share=0.2).rounds[0]
+        assert len(line.failed) == 2
+        assert len(line.participants) == 8
+
+
+def test_a_resumed_run_remembers_reputations(tmp_path: Path) -> None:
+    whole = played("suwa", rounds=3, out=tmp_path / "whole", kind="flip", share=0.2)
+    with pytest.raises(KeyboardInterrupt):
+        run(_flips(3), out=tmp_path / "cut", watch=_stop_in_round(3))
+    resumed = run(_flips(3), out=tmp_path / "cut", resume=True)
+    assert [line.guard for line in resumed.rounds] == [line.guard for line in whole.rounds]
+    assert any("weight" in found for found in whole.rounds[-1].guard.values())
+
+
+def _flips(rounds: int) -> dict[str, Any]:
+    return {**SMALL, "rule": "suwa", "rounds": rounds, "attack": {"kind": "flip", "share": 0.2}}
+
+
+def _stop_in_round(number: int) -> Any:
+    def watch(moment: Any) -> None:
+        if moment.round == number:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (["attack.kind=inflat"], 'no attack "inflat". Did you mean "inflate"'),
+        (["attack.kind=flip", "rule=fedavg"], "which fedavg does not share"),
+        (["attack.kind=labels"], "which wire.labels = none does not tell"),
+        (["guard.cap=0.3"], "guard.cap"),
+        (["attack.share=1.0"], "attack.share"),
+    ],
+)
+def test_attacks_and_guards_that_cannot_be_are_refused(settings: list[str], reason: str) -> None:
+    with pytest.raises(TrustmixError, match=reason):
+        Recipe.load("digits", settings)
