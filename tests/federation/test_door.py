@@ -77,7 +77,7 @@ class Crowd:
         for client, request in requests.items():
             if not request.train or client in HONEST:
                 payload = message(client, request.round) if request.upload else None
-                yield Reply(client, request.round, payload, accuracy=0.5, seconds={"train": 1.0})
+                yield Reply(client, request.round, payload, accuracy=0.5, seconds={"train": float(request.train)})
             else:
                 yield broken(client, request.round, random.Random(f"{client}/{request.round}"))
         yield from self.extra(next(iter(requests.values())))
