@@ -12,10 +12,10 @@ SMALL = {
     "data": {"name": "digits"},
     "clients": 10,
     "rounds": 2,
-    "split": {"classes_per_client": 5, "samples_per_client": 80},
+    "split": {"classes_per_client": 5, "samples_per_client": 100},
     "public": {"samples": 150},
     "model": {"name": "mlp", "hidden": [32]},
-    "train": {"lr": 0.005, "first_epochs": 8, "public_epochs": 3},
+    "train": {"lr": 0.005, "batch": 16, "first_epochs": 30, "epochs": 3, "public_epochs": 5},
     "engine": {"mode": "sequential", "precision": "float32"},
 }
 

@@ -43,6 +43,8 @@ FORGOTTEN = 1e-3
 """No say falls below this from one round to the next, so that a client that mends its ways comes back."""
 SILENT = 0.01
 """A smaller say is none."""
+WORTH_TELLING = 0.05
+"""The part of a client's scores from which on lowering them is reported."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class Guarded:
         scores = bounded(said)
         lowered = (scores < said).double().mean(1)
         for held, part in zip(self._held, lowered.tolist(), strict=True):
-            if part > 0:
+            if part >= WORTH_TELLING:
                 self._report.setdefault(held.name, {})["scores"] = part
         tau = float(getattr(self.rule, "tau", 0.0))
         return capped(scores, tau, self.guard.cap) if 0 < tau < math.inf and self.guard.cap < 1 else scores
