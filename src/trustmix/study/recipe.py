@@ -243,7 +243,7 @@ class FaultsSection(_Section):
 class GuardSection(_Section):
     """Bounds on what one client can do to a teacher; for rules that share predictions."""
 
-    on: bool = True
+    on: bool = Field(True, description="bound what one client can do to a teacher")
     cap: float = Field(0.8, ge=0.5, le=1, description="largest share of a sample's trust that one client can have")
 
 
