@@ -186,6 +186,28 @@ def test_a_rule_that_remembers_still_does_under_guard() -> None:
     assert {key: int(value) for key, value in memory.items()} == {"rule/rounds": 3}
 
 
+def test_a_rule_that_takes_no_weight_hears_a_doubtful_client_fully_or_not_at_all() -> None:
+    class Plain:
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        def add(
+            self, predictions: Any, scores: Any = None, *, classes: Any = None, ranks: Any = None, name: str
+        ) -> None:
+            self.names.append(name)
+
+        def finish(self) -> Any:
+            return self.names
+
+    for wrong, heard in ((55, True), (70, False)):
+        doubtful = {**HONEST[0], "predictions": HONEST[0]["predictions"].clone()}
+        doubtful["predictions"][:wrong] = lie()["predictions"][:wrong]
+        rule: Any = Guarded(Plain)
+        for index, upload in enumerate([doubtful, *HONEST[1:]]):
+            rule.add(upload["predictions"], upload["scores"], name=str(index))
+        assert ("0" in rule.finish()) == heard
+
+
 def test_few_clients_pass_as_they_are() -> None:
     few = [*HONEST[:3], lie()]
     assert torch.equal(

@@ -15,6 +15,7 @@ All uploads of a round are held until it is finished: M * N * (C + 1) numbers.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -41,8 +42,8 @@ FORGIVENESS = 0.5
 """A client's say is its last one to this power, times today's: one bad round is soon forgotten, many add up."""
 FORGOTTEN = 1e-3
 """No say falls below this from one round to the next, so that a client that mends its ways comes back."""
-SILENT = 0.01
-"""A smaller say is none."""
+SILENT, HALF = 0.01, 0.5
+"""A smaller say is none: under a rule that takes weights, and under one that does not."""
 WORTH_TELLING = 0.05
 """The part of a client's scores from which on lowering them is reported."""
 
@@ -118,12 +119,14 @@ class Guarded:
         """The rule's teacher of all uploads so far, bounded."""
         scores = self._scores()
         weights = self._weights(scores)
+        add: Any = self.rule.add
+        weighs = any(p.name == "weight" or p.kind is p.VAR_KEYWORD for p in signature(add).parameters.values())
         for index, (held, weight) in enumerate(zip(self._held, weights, strict=True)):
-            if weight < SILENT:
+            if weight < (SILENT if weighs else HALF):
                 continue
             score = None if scores is None else scores[index]
-            less = {} if weight == 1 else {"weight": weight}
-            self.rule.add(held.predictions, score, classes=held.classes, ranks=held.ranks, name=held.name, **less)
+            less = {"weight": weight} if weighs and weight < 1 else {}
+            add(held.predictions, score, classes=held.classes, ranks=held.ranks, name=held.name, **less)
         self._held = []
         return self.rule.finish()
 

@@ -21,20 +21,13 @@ class Mixer(Protocol):
     """What one round of any rule offers: fold in uploads as they come, then give the teacher."""
 
     def add(
-        self,
-        predictions: Any,
-        scores: Any = None,
-        *,
-        classes: Any = None,
-        ranks: Any = None,
-        name: str = "upload",
-        weight: float = 1.0,
+        self, predictions: Any, scores: Any = None, *, classes: Any = None, ranks: Any = None, name: str = "upload"
     ) -> None:
         """Fold in the upload of the client `name`: predictions q (N, C) and scores l (N,).
 
         A client that shares its label set also tells `classes` (C,), how many samples of each class it holds (or 1 for
         some), and `ranks` (N,), the part of its own calibration samples that are less likely than the public sample.
-        A `weight` below 1 makes it count for less than a client.
+        A rule may also take a `weight`, 1 by default, by which the guard makes a client count for less.
         """
 
     def finish(self) -> Teacher[Any]:
