@@ -239,13 +239,14 @@ def judged(
 
 
 def ranked(scores: torch.Tensor) -> torch.Tensor:
-    """(M, N): how loudly a client speaks of each sample, by the rank of its score among its own, from 0 to 1.
+    """(M, N): how loudly a client speaks of each sample, by the rank of its score among its own; equal ones share it.
 
-    >>> ranked(torch.tensor([[-5.0, 1e9, 0.0, -4.0]])).tolist()
-    [[0.001953125, 0.669921875, 0.244140625, 0.052734375]]
+    >>> ranked(torch.tensor([[-5.0, 1e9, 0.0, -4.0], [7.0, 7.0, 7.0, 7.0]])).tolist()
+    [[0.001953125, 0.669921875, 0.244140625, 0.052734375], [0.125, 0.125, 0.125, 0.125]]
     """
-    ranks = scores.argsort(1).argsort(1).to(torch.float64) + 0.5
-    return (ranks / scores.shape[1]) ** SHARPNESS
+    ordered, scores = scores.sort(1).values, scores.contiguous()
+    below, up_to = (torch.searchsorted(ordered, scores, right=right) for right in (False, True))
+    return ((below + up_to).to(torch.float64) / (2 * scores.shape[1])) ** SHARPNESS
 
 
 def _regrets(
