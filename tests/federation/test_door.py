@@ -18,7 +18,12 @@ SAMPLES, CLASSES = 16, 4
 PUBLIC = Public(torch.rand(SAMPLES, 3, generator=torch.Generator().manual_seed(0)), CLASSES)
 HONEST = [f"honest-{index}" for index in range(6)]
 FUZZERS = [f"fuzzer-{index}" for index in range(1000)]
-NONSENSE = {"accuracy": float("nan"), "local_accuracy": -3.0, "seconds": {"train": -1.0, "x" * 999: 1.0}}
+NONSENSE = {
+    "accuracy": float("nan"),
+    "local_accuracy": -3.0,
+    "seconds": {"train": -1.0, "x" * 999: 1.0},
+    "epsilon": float("nan"),
+}
 
 
 def said(client: str, round_: int) -> Upload:

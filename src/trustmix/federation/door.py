@@ -28,14 +28,28 @@ def turned_away(reply: Reply, round_: int, asked: Container[str]) -> str | None:
 
 
 def sound(reply: Reply) -> Reply:
-    """The reply without figures that cannot be: an accuracy is from 0 to 1, and time does not run backwards.
+    """The reply without figures that cannot be: an accuracy is from 0 to 1, a time or an epsilon not below 0.
 
-    >>> sound(Reply("north", 1, accuracy=7.0, seconds={"train": 2.0, "save": float("nan"), "x": 1.0}))
-    Reply(client='north', round=1, payload=None, accuracy=None, local_accuracy=None, seconds={'train': 2.0})
+    >>> kept = sound(Reply("north", 1, accuracy=7.0, seconds={"train": 2.0, "save": float("nan"), "x": 1.0}))
+    >>> kept.accuracy, kept.seconds
+    (None, {'train': 2.0})
     """
-    seconds = {stage: reply.seconds[stage] for stage in STAGES if 0 <= reply.seconds.get(stage, -1) < float("inf")}
-    return replace(reply, accuracy=_part(reply.accuracy), local_accuracy=_part(reply.local_accuracy), seconds=seconds)
+    seconds = {
+        stage: reply.seconds[stage] for stage in STAGES if _within(reply.seconds.get(stage), LARGEST) is not None
+    }
+    return replace(
+        reply,
+        accuracy=_within(reply.accuracy, 1),
+        local_accuracy=_within(reply.local_accuracy, 1),
+        epsilon=_within(reply.epsilon, LARGEST),
+        epsilon_round=_within(reply.epsilon_round, LARGEST),
+        seconds=seconds,
+    )
 
 
-def _part(figure: float | None) -> float | None:
-    return figure if figure is not None and 0 <= figure <= 1 else None
+LARGEST = 1e9
+"""Of any figure: thirty years in seconds."""
+
+
+def _within(figure: float | None, largest: float) -> float | None:
+    return figure if figure is not None and 0 <= figure <= largest else None
