@@ -87,6 +87,9 @@ def test_what_each_simple_lie_says() -> None:
     assert torch.equal(told("flip").predictions.argmax(1), (OWN.predictions.argmax(1) + 1) % CLASSES)
     assert torch.equal(told("temperature").predictions.argmax(1), OWN.predictions.argmax(1))
     assert float(told("temperature").predictions.amax(1).mean()) > float(OWN.predictions.amax(1).mean())
-    assert bool(((told("labels").classes > 0) != (OWN.classes > 0)).all())  # type: ignore[operator]
+    claimed, held = told("labels").classes, OWN.classes
+    assert claimed is not None
+    assert held is not None
+    assert torch.equal(claimed > 0, held == 0)
     best = torch.stack([one.scores for one in HONEST]).amax(0)
     assert torch.equal(told("takeover").scores, best)

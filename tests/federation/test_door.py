@@ -18,7 +18,7 @@ SAMPLES, CLASSES = 16, 4
 PUBLIC = Public(torch.rand(SAMPLES, 3, generator=torch.Generator().manual_seed(0)), CLASSES)
 HONEST = [f"honest-{index}" for index in range(6)]
 FUZZERS = [f"fuzzer-{index}" for index in range(1000)]
-NONSENSE = {
+NONSENSE: dict[str, Any] = {
     "accuracy": float("nan"),
     "local_accuracy": -3.0,
     "seconds": {"train": -1.0, "x" * 999: 1.0},
@@ -45,7 +45,7 @@ def broken(client: str, round_: int, luck: random.Random) -> Reply:
     place, length = luck.randrange(len(fine)), luck.randint(1, 40)
     row, column = luck.randrange(SAMPLES), luck.randrange(CLASSES)
     wrong = upload.predictions.clone()
-    wrong[row, column] = luck.choice([torch.nan, torch.inf, -1.0, 2.0, 1e30, wrong[row, column] + 0.01])
+    wrong[row, column] = luck.choice([torch.nan, torch.inf, -1.0, 2.0, 1e30, float(wrong[row, column]) + 0.01])
     scores = upload.scores.clone()
     scores[row] = torch.nan
     other = luck.choice([c for c in HONEST if c != client])

@@ -192,7 +192,7 @@ def test_a_rule_that_takes_no_weight_hears_a_doubtful_client_fully_or_not_at_all
             self.names: list[str] = []
 
         def add(
-            self, predictions: Any, scores: Any = None, *, classes: Any = None, ranks: Any = None, name: str
+            self, predictions: Any, scores: Any = None, *, classes: Any = None, ranks: Any = None, name: str = ""
         ) -> None:
             self.names.append(name)
 
@@ -240,7 +240,8 @@ def test_what_is_refused_leaves_the_round_as_it_was(change: dict[str, Any], reas
 @pytest.mark.parametrize("name", ["avg", "fedmd", "ds-fl", "selective-fd", "suwa"])
 def test_a_client_of_weight_two_counts_as_two(name: str) -> None:
     one, other = (upload["predictions"] for upload in HONEST[:2])
-    double, twice = RULES.get(name)(), RULES.get(name)()
+    double: Any = RULES.get(name)()
+    twice = RULES.get(name)()
     double.add(one, torch.zeros(SAMPLES), weight=2.0)
     double.add(other, torch.zeros(SAMPLES))
     for q in (one, one, other):
