@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from trustmix.baselines import SERVERS
 from trustmix.cli import app
 from trustmix.data import DATASETS
-from trustmix.federation import ALONE, ENGINES, OPTIMIZERS, REFERENCE
+from trustmix.federation import ALONE, ATTACKS, ENGINES, OPTIMIZERS, REFERENCE
 from trustmix.models import MODELS
 from trustmix.study import Recipe
 from trustmix.study.recipe import ModelSection, StudentSection
@@ -33,6 +33,7 @@ NAMES = {
     "student.name": MODELS.names(),
     "train.optimizer": OPTIMIZERS.names(),
     "engine.name": ENGINES.names(),
+    "attack.kind": ATTACKS,
     "wire.up": CODECS.names(),
     "wire.down": CODECS.names(),
 }

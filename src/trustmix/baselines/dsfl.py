@@ -33,9 +33,9 @@ class EntropyReduction:
     def __init__(self) -> None:
         self._average = Accumulator(0.0)
 
-    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:  # noqa: ARG002
+    def add(self, predictions: Any, scores: Any = None, **told: Any) -> None:
         """Fold in one client's predictions q (N, C); at tau = 0 scores do not count."""
-        self._average.add(predictions, scores, name=name)
+        self._average.add(predictions, scores, **told)
 
     def finish(self) -> Teacher[Any]:
         """The teacher of everything added so far."""

@@ -27,24 +27,34 @@ class ClassScores:
 
     def __init__(self) -> None:
         self.clients = 0
+        self._weight = 0.0
         self._kind: Kind | None = None
         self._total: torch.Tensor | None = None
 
-    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:  # noqa: ARG002
+    def add(
+        self,
+        predictions: Any,
+        scores: Any = None,  # noqa: ARG002
+        *,
+        name: str = "upload",
+        weight: float = 1.0,
+        **told: Any,  # noqa: ARG002
+    ) -> None:
         """Fold in one client's predictions q (N, C); a probability of zero counts as the smallest of its type."""
         q = checked_predictions(predictions, name).cpu()
-        class_scores = q.clamp_min(torch.finfo(q.dtype).tiny).to(torch.float64).log()
+        class_scores = weight * q.clamp_min(torch.finfo(q.dtype).tiny).to(torch.float64).log()
         if self._total is not None and class_scores.shape != self._total.shape:
             wanted = shape_text(self._total)
             raise TrustmixError(f"{name}: predictions have the shape {shape_text(q)}; those before had {wanted}.")
         self._total = class_scores if self._total is None else self._total + class_scores
         self._kind = self._kind or Kind.of(predictions)
         self.clients += 1
+        self._weight += weight
 
     def finish(self) -> Teacher[Any]:
         """The teacher of everything added so far."""
         if self._total is None or self._kind is None:
             raise TrustmixError("there is nothing to mix: no upload has been added.")
-        teacher = torch.softmax(self._total / self.clients, 1)
+        teacher = torch.softmax(self._total / self._weight, 1)
         chi = torch.full((len(teacher),), 1 / self.clients, dtype=torch.float64)
         return Teacher(self._kind.restore(teacher), self._kind.restore(chi), self.clients)

@@ -24,6 +24,10 @@ CLIENTS: Mapping[str, type[Client]] = {
 """Methods whose clients do something else than train, predict and score."""
 
 
+ROBUST = ("median", "geometric-median", "cronus", "expguard")
+"""Rules that are a defence themselves, and are run without the guard."""
+
+
 def check_method(name: str, *, architectures: int, optimizer: str, form: str, down: str, student: bool) -> None:
     """Refuse settings that a method cannot do.
 

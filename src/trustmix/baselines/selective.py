@@ -108,11 +108,19 @@ class SelectedVotes:
         self._total: torch.Tensor | None = None
         self._votes = torch.zeros(0)
 
-    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:  # noqa: ARG002
+    def add(
+        self,
+        predictions: Any,
+        scores: Any = None,
+        *,
+        name: str = "upload",
+        weight: float = 1.0,
+        **told: Any,  # noqa: ARG002
+    ) -> None:
         """Fold in one client's predictions q (N, C) where its scores (N,) are VOTE; without scores, everywhere."""
         q = checked_predictions(predictions, name).cpu().to(torch.float64)
         score = torch.full((len(q),), VOTE) if scores is None else checked_scores(scores, len(q), name)
-        vote = (score > (VOTE + NO_VOTE) / 2).to(torch.float64)
+        vote = weight * (score > (VOTE + NO_VOTE) / 2).to(torch.float64)
         if self._total is None:
             self._total, self._votes = torch.zeros_like(q), torch.zeros_like(vote)
         if q.shape != self._total.shape:

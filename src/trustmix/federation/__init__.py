@@ -4,6 +4,7 @@ from trustmix.federation.checkpoint import Checkpoint
 from trustmix.federation.client import Client, Public, Sharing
 from trustmix.federation.faults import FaultyEngine
 from trustmix.federation.history import History, Round
+from trustmix.federation.liars import ATTACKS, LyingEngine, check_attack
 from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.privacy import Mechanism, Privacy
 from trustmix.federation.private import check_private
@@ -14,6 +15,7 @@ from trustmix.federation.training import OPTIMIZERS, Hardware, Job, Training, ch
 
 __all__ = [
     "ALONE",
+    "ATTACKS",
     "ENGINES",
     "OPTIMIZERS",
     "REFERENCE",
@@ -27,6 +29,7 @@ __all__ = [
     "Hardware",
     "History",
     "Job",
+    "LyingEngine",
     "Mechanism",
     "MemoryStore",
     "Moment",
@@ -40,6 +43,7 @@ __all__ = [
     "Sharing",
     "Training",
     "Watcher",
+    "check_attack",
     "check_loss",
     "check_private",
     "train",

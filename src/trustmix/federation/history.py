@@ -47,6 +47,9 @@ class Round:
     """Clients whose upload is in the teacher."""
     failed: dict[str, str] = field(default_factory=dict)
     """Clients left out, and why."""
+    guard: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What the guard did to whom: the part of its scores that was lowered, its regret, the weight it was left, and how
+    many answers beyond the first were not taken."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time of each stage, summed over clients."""
 

@@ -16,16 +16,21 @@ import torch
 from trustmix.errors import TrustmixError
 from trustmix.federation.checkpoint import Checkpoint, Progress
 from trustmix.federation.client import Client, Public
+from trustmix.federation.door import LONGEST_NAME, sound, turned_away
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.seam import ENGINES, Engine
 from trustmix.seeds import numpy_stream
-from trustmix.trust import Lasting, Memory, Rule, rule_of, separation
+from trustmix.trust import Guard, Guarded, Lasting, Memory, Rule, rule_of, separation
 from trustmix.wire import decode_upload, encode_teacher, predictions_bytes
 
 ALONE, REFERENCE = "alone", "reference"
 """Methods without a rule: clients train on their own data and nothing is exchanged. The reference is one client that
 holds as much as a client and the public set together, of all classes and with labels."""
+
+
+GUARD = Guard()
+"""The guard of those who ask for none in particular."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class Exchange:
     """Bytes of every upload that arrived, those refused included."""
     seconds: dict[str, float] = field(default_factory=dict)
     separations: list[float] = field(default_factory=list)
+    again: dict[str, int] = field(default_factory=dict)
+    """Answers beyond the first, by client."""
 
 
 class Federation:
@@ -81,6 +88,7 @@ class Federation:
     `rule` is a rule's name, a tau, or "alone"; `public_labels` (-1 unknown) only measure the teacher, and with `held`,
     the classes each client holds, how well its density tells them from the others. `student`, a client without private
     data that is never asked for predictions, distils every teacher: one model in the end, for those who want one.
+    `guard` bounds what one client can do; with None, uploads are mixed as they are.
 
     >>> import trustmix as tm
     >>> def model(): return torch.nn.Linear(4, 2)
@@ -102,6 +110,7 @@ class Federation:
         held: Mapping[str, torch.Tensor] | None = None,
         participation: Participation | None = None,
         student: Client | None = None,
+        guard: Guard | None = GUARD,
         codec: str = "float32",
         seed: int = 0,
     ) -> None:
@@ -113,6 +122,7 @@ class Federation:
         self.held = held or {}
         self.participation = participation or Participation()
         self.student = student
+        self.guard = guard
         self.codec = codec
         self.seed = seed
 
@@ -155,7 +165,9 @@ class Federation:
 
     def _mixer(self, last: bytes | None, memory: Memory) -> Any:  # noqa: ARG002 - some go on from the last message
         """What folds the uploads of a round; None where nothing is exchanged."""
-        mixer = self.rule() if self.rule else None
+        if self.rule is None:
+            return None
+        mixer = self.rule() if self.guard is None else Guarded(self.rule, self.guard)
         if isinstance(mixer, Lasting):
             mixer.recall(memory)
         return mixer
@@ -172,20 +184,33 @@ class Federation:
         result = Exchange()
         watch(moment)
         for done, answer in enumerate(self.engine.exchange(dict.fromkeys(asked, request)), 1):
-            watch(replace(moment, done=done))
-            if isinstance(answer, Failure):
-                result.failed[answer.client] = answer.reason
+            watch(replace(moment, done=min(done, len(asked))))
+            if answer.client in result.replies or answer.client in result.failed:
+                result.again[answer.client] = result.again.get(answer.client, 0) + 1
                 continue
-            if answer.payload is not None:
-                result.sent[answer.client] = len(answer.payload)
-            for stage, seconds in answer.seconds.items():
-                result.seconds[stage] = result.seconds.get(stage, 0.0) + seconds
-            reason = self._fold(answer, mixer, request.teacher, result) if request.train else None
+            reason = (
+                answer.reason if isinstance(answer, Failure) else self._receive(answer, request, asked, mixer, result)
+            )
             if reason is not None:
-                result.failed[answer.client] = reason
-            else:
-                result.replies[answer.client] = answer
+                result.failed[answer.client[:LONGEST_NAME]] = reason
         return result
+
+    def _receive(
+        self, answer: Reply, request: Request, asked: Sequence[str], mixer: Any, result: Exchange
+    ) -> str | None:
+        """Take one answer in, or say why not."""
+        reason = turned_away(answer, request.round, asked)
+        if reason is not None:
+            return reason
+        answer = sound(answer)
+        if answer.payload is not None:
+            result.sent[answer.client] = len(answer.payload)
+        for stage, seconds in answer.seconds.items():
+            result.seconds[stage] = result.seconds.get(stage, 0.0) + seconds
+        reason = self._fold(answer, mixer, request.teacher, result) if request.train else None
+        if reason is None:
+            result.replies[answer.client] = answer
+        return reason
 
     def _fold(self, reply: Reply, mixer: Any, last: bytes | None, result: Exchange) -> str | None:
         """Take one upload in, or say why not."""
@@ -207,7 +232,7 @@ class Federation:
         """Fold the upload of a reply, which may be a difference to the last message, or refuse it by an error."""
         base = self.public.teacher(last, reply.round - 1) if last else None
         upload = decode_upload(reply.payload or b"", self.public.envelope(reply.client, reply.round), base)
-        told = {"classes": upload.classes, "ranks": upload.ranks, "name": f"client {reply.client}"}
+        told = {"classes": upload.classes, "ranks": upload.ranks, "name": f"{CLIENT}{reply.client}"}
         mixer.add(upload.predictions, upload.scores, **told)
         result.separations += self._separation(reply.client, upload.scores)
 
@@ -245,13 +270,16 @@ class Federation:
             ),
             participants=list(result.replies),
             failed=result.failed,
+            guard=_watched(mixer, result),
             seconds={stage: s for stage, s in result.seconds.items() if stage not in LATER_STAGES},
         )
         return message, asdict(replace(line, **facts))
 
     def _teach(self, number: int, mixer: Any, result: Exchange) -> tuple[bytes, dict[str, Any]]:
         """The message that a round makes, and what its line says of it."""
+        begin = time.perf_counter()
         teacher = mixer.finish()
+        result.seconds["mix"] = result.seconds.get("mix", 0.0) + time.perf_counter() - begin
         chi = float(teacher.concentration.mean())
         message = encode_teacher(teacher.probabilities, self.public.envelope("server", number), self.codec)
         return message, {
@@ -293,8 +321,18 @@ class Federation:
         )
 
 
+CLIENT = "client "
+"""What a client's id is preceded by where a message is about it."""
 LATER_STAGES = ("distil", "evaluate")
 """Stages of an exchange that belong to the round before."""
+
+
+def _watched(mixer: Any, result: Exchange) -> dict[str, dict[str, float]]:
+    """What was done to whom in a round, by the guard and at the door."""
+    found = {n.removeprefix(CLIENT): dict(f) for n, f in mixer.report().items()} if isinstance(mixer, Guarded) else {}
+    for client, times in result.again.items():
+        found.setdefault(client, {})["again"] = times
+    return found
 
 
 def _nobody(moment: Moment) -> None:

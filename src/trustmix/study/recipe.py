@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from trustmix.baselines import CLIENTS, SERVERS, check_method
 from trustmix.data import DATASETS, Augment
 from trustmix.errors import TrustmixError
-from trustmix.federation import ALONE, ENGINES, OPTIMIZERS, REFERENCE, Mechanism, Sharing
+from trustmix.federation import ALONE, ENGINES, OPTIMIZERS, REFERENCE, Mechanism, Sharing, check_attack
 from trustmix.models import MODELS
 from trustmix.registry import Registry, nearest
 from trustmix.study import toml
@@ -247,6 +247,25 @@ class FaultsSection(_Section):
     late: Chance = Field(0.0, description="chance that an answer comes too late")
 
 
+class GuardSection(_Section):
+    """Bounds on what one client can do to a teacher; for rules that share predictions."""
+
+    on: bool = Field(True, description="bound what one client can do to a teacher")
+    cap: float = Field(0.8, ge=0.5, le=1, description="largest share of a sample's trust that one client can have")
+
+
+class AttackSection(_Section):
+    """Clients that lie on purpose."""
+
+    kind: str | None = Field(None, description="what they do; nobody lies if not set")
+    share: Chance = Field(0.2, description="part of the clients that lie")
+
+    @field_validator("kind")
+    @classmethod
+    def _kind(cls, kind: str | None) -> str | None:
+        return None if kind is None else check_attack(kind)
+
+
 class TheorySection(_Section):
     """What is measured while a run goes on."""
 
@@ -287,6 +306,8 @@ class Recipe(_Section):
     privacy: PrivacySection = PrivacySection()
     participation: ParticipationSection = ParticipationSection()
     faults: FaultsSection = FaultsSection()
+    guard: GuardSection = GuardSection()
+    attack: AttackSection = AttackSection()
     theory: TheorySection = TheorySection()
     track: TrackSection = TrackSection()
 
@@ -361,6 +382,14 @@ class Recipe(_Section):
             raise ValueError(
                 "[privacy] leaves no density.calibration to choose: scores are made of public samples alone"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _attack(self) -> "Recipe":
+        if self.attack.kind is not None and self.rule in (*SERVERS, ALONE, REFERENCE):
+            raise ValueError(f"attack.kind lies about predictions, which {self.rule} does not share")
+        if self.attack.kind == "labels" and self.wire.labels == "none":
+            raise ValueError("attack.kind = labels lies about label sets, which wire.labels = none does not tell")
         return self
 
     @property

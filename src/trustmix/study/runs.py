@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trustmix.baselines import CLIENTS, SERVERS
+from trustmix.baselines import CLIENTS, ROBUST, SERVERS
 from trustmix.data import DATASETS, Dataset, Labelled, load, partition
 from trustmix.data.fresh import Inputs
 from trustmix.errors import TrustmixError
@@ -26,6 +26,7 @@ from trustmix.federation import (
     FaultyEngine,
     Federation,
     History,
+    LyingEngine,
     MemoryStore,
     Participation,
     Privacy,
@@ -42,7 +43,7 @@ from trustmix.study.recipe import ModelSection, PublicSection, Recipe
 from trustmix.study.record import RunDirectory
 from trustmix.study.track import check_track, tracked
 from trustmix.study.trained import STUDENT, model_factory, save_models
-from trustmix.trust import FEATURES, NEED_LABELS, TEMPERED, check_connected
+from trustmix.trust import FEATURES, NEED_LABELS, TEMPERED, Guard, check_connected
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +141,10 @@ def prepare(
     ready = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
     log.info("engine: %s", ready.account)
     engine = ready.engine
+    if recipe.attack.kind is not None:
+        engine = LyingEngine(
+            engine, shared, recipe.attack.kind, recipe.attack.share, codec=recipe.wire.up, seed=recipe.seed
+        )
     if recipe.faults.crash or recipe.faults.late:
         engine = FaultyEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
     if student is not None:
@@ -151,6 +156,7 @@ def prepare(
         "held": held,
         "participation": Participation(**recipe.participation.model_dump()),
         "student": student,
+        "guard": Guard(recipe.guard.cap) if recipe.guard.on and recipe.rule not in ROBUST else None,
         "codec": recipe.wire.down,
         "seed": recipe.seed,
     }

@@ -1,10 +1,11 @@
-"""The heart, as functions on arrays: density (who has seen such a sample), mixing and coupling (what they say)."""
+"""The heart, as functions on arrays: density (who has seen such samples), mixing and coupling, guard."""
 
 from trustmix.trust.coupling import Coupling, check_connected, couple
 from trustmix.trust.densities import DENSITIES, FEATURES, Density, Given, in_own_units
 from trustmix.trust.density import ClassGaussians, ranks_among, separation
 from trustmix.trust.discreet import noisy_predictions, surest
 from trustmix.trust.evidence import Trust, competence
+from trustmix.trust.guard import Guard, Guarded
 from trustmix.trust.mixing import Accumulator, Teacher, mix
 from trustmix.trust.rules import NEED_LABELS, RULES, TEMPERED, Lasting, Memory, Mixer, Rule, rule_of
 
@@ -19,6 +20,8 @@ __all__ = [
     "Coupling",
     "Density",
     "Given",
+    "Guard",
+    "Guarded",
     "Lasting",
     "Memory",
     "Mixer",

@@ -79,14 +79,23 @@ class Accumulator:
         self._kind: Kind | None = None
         self._parts: tuple[torch.Tensor, ...] | None = None
 
-    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:  # noqa: ARG002
+    def add(
+        self,
+        predictions: Any,
+        scores: Any = None,
+        *,
+        name: str = "upload",
+        weight: float = 1.0,
+        **told: Any,  # noqa: ARG002
+    ) -> None:
         """Fold in one client: predictions q (N, C) on the simplex, scores l (N,). `name` is for the error messages.
 
-        What a client tells of its label set does not count here. A refused upload leaves the accumulator as it was.
+        A client of weight 2 counts as two. What a client tells of its label set does not count here. A refused upload
+        leaves the accumulator as it was.
         """
         q = checked_predictions(predictions, name).cpu()
         score = torch.zeros(len(q), dtype=torch.float64) if scores is None else checked_scores(scores, len(q), name)
-        self._fold(q, score, torch.ones_like(score), torch.ones_like(score), name)
+        self._fold(q * weight, score, torch.full_like(score, weight), torch.full_like(score, weight**2), name)
         self.clients += 1
         self._kind = self._kind or Kind.of(predictions)
 

@@ -27,6 +27,7 @@ class Mixer(Protocol):
 
         A client that shares its label set also tells `classes` (C,), how many samples of each class it holds (or 1 for
         some), and `ranks` (N,), the part of its own calibration samples that are less likely than the public sample.
+        A rule may also take a `weight`, 1 by default, by which the guard makes a client count for less.
         """
 
     def finish(self) -> Teacher[Any]:

@@ -10,6 +10,7 @@ from trustmix.wire.messages import (
     decode_teacher,
     decode_upload,
     encode_teacher,
+    encode_upload,
     fingerprint,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "decode_teacher",
     "decode_upload",
     "encode_teacher",
+    "encode_upload",
     "fedavg_bytes",
     "fingerprint",
     "predictions_bytes",

@@ -97,9 +97,24 @@ def encode_scores(
     labels: Labels | None = None,
 ) -> bytes:
     """An upload of the form `scores`; as a difference to `base`, the last teacher (N, C), where that is shorter."""
+    shared = (labels.classes, labels.ranks) if labels else ()
+    upload = Upload(torch.softmax(logits.to(torch.float64), 1), density.log_prob(logits), *shared)
+    return encode_upload(upload, envelope, codec, base)
+
+
+def encode_upload(upload: Upload, envelope: Envelope, codec: str, base: torch.Tensor | None = None) -> bytes:
+    """An upload as a message; as a difference to `base`, the last teacher (N, C), where that is shorter.
+
+    >>> envelope = Envelope("north", 1, "0" * 16, samples=1, classes=2)
+    >>> message = encode_upload(Upload(torch.tensor([[0.9, 0.1]]), torch.tensor([-2.0])), envelope, "float32")
+    >>> decode_upload(message, envelope).scores
+    tensor([-2.])
+    """
     chosen = CODECS.get(codec)
-    parts = chosen.encode(torch.softmax(logits.to(torch.float64), 1))
-    scores = {"scores": chosen.scores.encode(density.log_prob(logits)), **(labels.parts() if labels else {})}
+    parts = chosen.encode(upload.predictions.to(torch.float64))
+    scores = {"scores": chosen.scores.encode(upload.scores)}
+    if upload.classes is not None and upload.ranks is not None:
+        scores |= Labels(upload.classes, upload.ranks).parts()
     whole = seal({**parts, **scores}, envelope.header("scores", codec))
     if base is None:
         return whole
