@@ -12,6 +12,7 @@ from trustmix.wire.messages import (
     encode_teacher,
     fingerprint,
 )
+from trustmix.wire.public import open_public, seal_public
 
 __all__ = [
     "CODECS",
@@ -25,6 +26,8 @@ __all__ = [
     "encode_teacher",
     "fedavg_bytes",
     "fingerprint",
+    "open_public",
     "predictions_bytes",
     "scaffold_bytes",
+    "seal_public",
 ]
