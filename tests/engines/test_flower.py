@@ -315,7 +315,7 @@ def test_content_that_is_no_message_is_refused(content: RecordDict) -> None:
 
 
 def test_a_payload_arrives_as_it_was_sent() -> None:
-    reply = Reply("north", 1, bytes(range(256)) * 100, 0.5, None, {"train": 1.0})
+    reply = Reply("north", 1, bytes(range(256)) * 100, 0.5, None, {"train": 1.0}, epsilon=2.5)
     message = Message(records.reply_content(reply), reply_to=asked("train", {}))
     assert records.answer_of("north", Request(1), message) == reply
 

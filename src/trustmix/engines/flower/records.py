@@ -6,6 +6,7 @@ says of itself is not believed: types and ranges are checked here, the payload w
 
 import json
 import math
+from dataclasses import fields
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -53,13 +54,7 @@ def request_of(facts: dict[str, Any], payload: bytes | None) -> Request:
 
 def reply_content(reply: Reply) -> RecordDict:
     """The content of a reply."""
-    facts = {
-        "client": reply.client,
-        "round": reply.round,
-        "accuracy": reply.accuracy,
-        "local_accuracy": reply.local_accuracy,
-        "seconds": reply.seconds,
-    }
+    facts = {entry.name: getattr(reply, entry.name) for entry in fields(Reply) if entry.name != "payload"}
     return content_of(facts, reply.payload)
 
 
@@ -74,7 +69,8 @@ def answer_of(client: str, request: Request, message: Message) -> Reply | Failur
         if (facts.get("client"), facts.get("round")) != (client, request.round):
             said = f"client {facts.get('client')}, round {facts.get('round')}"
             raise TrustmixError(f"it answers for {said[:100]}; asked was round {request.round}")
-        parts = {key: _fraction(facts.get(key), key) for key in ("accuracy", "local_accuracy")}
+        parts = {key: _number(facts.get(key), key, 1.0) for key in ("accuracy", "local_accuracy")}
+        parts |= {key: _number(facts.get(key), key, math.inf) for key in ("epsilon", "epsilon_round")}
         return Reply(client, request.round, payload, seconds=_seconds(facts.get("seconds", {})), **parts)
     except TrustmixError as error:
         return Failure(client, f"answer refused: {error}")
@@ -85,11 +81,11 @@ def reason_of(message: Message) -> str:
     return " ".join(str(message.error.reason or f"error {message.error.code}").split())[:500]
 
 
-def _fraction(value: Any, key: str) -> float | None:
+def _number(value: Any, key: str, most: float) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise TrustmixError(f"{key} is {str(value)[:60]}; it must be between 0 and 1")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+        raise TrustmixError(f"{key} is {str(value)[:60]}; it must be between 0 and {most:g}")
     return float(value)
 
 
