@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo test lint docs bench drill clean
 
 demo: $(VENV)/.core
 	$(BIN)/trustmix demo --out demo
@@ -23,6 +23,9 @@ docs: $(VENV)/.docs
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.run
+
+drill: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.drill
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -29,6 +29,8 @@ P = ParamSpec("P")
 HINTS = {
     "run_command": " The same command with --resume goes on from the last finished round.",
     "sweep_command": " The same command goes on where it stopped.",
+    "serve_command": " The same command goes on from the last finished round.",
+    "join_command": " The same command takes part again, from this node's last state.",
 }
 """What to say after Ctrl-C."""
 

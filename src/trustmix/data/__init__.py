@@ -1,6 +1,6 @@
 """Data sets and who holds what of them."""
 
-from trustmix.data import images, text  # noqa: F401 - they register their data sets
+from trustmix.data import images, numbers, text  # noqa: F401 - they register their data sets
 from trustmix.data.augment import Augment, augmented
 from trustmix.data.dataset import Dataset, Labelled, checked
 from trustmix.data.sources import DATASETS, from_arrays, load, read_npz

@@ -53,14 +53,21 @@ class Dataset:
         """The shape of one input."""
         return tuple(self.train.inputs.shape[1:])
 
+    @property
+    def public_only(self) -> bool:
+        """Whether there is nothing but a public set: the private data lie elsewhere."""
+        return self.train is self.public
+
 
 def checked(dataset: Dataset) -> Dataset:
     """The data set itself, or one sentence that says what is wrong with it and where."""
-    parts = {"train": dataset.train, "test": dataset.test}
+    parts = {} if dataset.public_only else {"train": dataset.train, "test": dataset.test}
     if dataset.public is not None:
         parts["public"] = dataset.public
     for part, samples in parts.items():
         _check_part(f'Data set "{dataset.name}", {part} part', samples, dataset, unlabelled=part == "public")
+    if dataset.public_only:
+        return dataset
     counts = torch.bincount(dataset.train.labels, minlength=dataset.classes)
     empty = torch.nonzero(counts == 0).flatten().tolist()
     if empty:

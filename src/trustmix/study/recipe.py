@@ -49,7 +49,7 @@ class DataSection(_Section):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str | None = Field(None, description="a data set's name; npz, images or text for files of your own")
+    name: str | None = Field(None, description="a data set's name; npz, images, text or table for files of your own")
     path: str | None = Field(None, description="where the data lie")
     source: str | None = Field(None, description="package.module:function of your own that returns the data")
 

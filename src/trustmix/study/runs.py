@@ -23,6 +23,7 @@ from trustmix.federation import (
     REFERENCE,
     Client,
     DiskStore,
+    Engine,
     FaultyEngine,
     Federation,
     History,
@@ -98,11 +99,13 @@ def prepare(
     """
     given, recipe = recipe, _informed(recipe) if recipe.rule == REFERENCE else recipe
     data = data or data_of(recipe)
-    _check_images(recipe, data)
-    public, shares = _split(recipe, data)
-    test = _test(recipe, data)
+    if data.public_only:
+        raise TrustmixError(f"{data.name} is a public set alone: its clients are elsewhere; use `trustmix serve`.")
+    check_images(recipe, data)
+    public, shares = split_of(recipe, data)
+    test = test_set_of(recipe, data)
     shared = Public(public.inputs, data.classes)
-    factories = _factories(recipe, data)
+    factories = factories_of(recipe, data)
     keep = _keep(recipe, factories)
     folder = record.path / "checkpoint" / "clients" if record else None
     in_this_process = (recipe.engine.name, recipe.engine.mode) == ("local", "sequential")
@@ -110,31 +113,12 @@ def prepare(
         # a worker process that dies takes its memory along; on disk its clients' states outlive it
         folder = Path(tempfile.mkdtemp(prefix="trustmix-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    kind = CLIENTS.get(str(recipe.rule), Client)
     clients = [
-        kind(
-            id=str(index),
-            model=factories[index],
-            private=private,
-            calibration=calibration,
-            public=shared,
-            test=test,
-            training=Training(**recipe.train.model_dump()),
-            form=recipe.wire.form,
-            codec=recipe.wire.up,
-            delta=recipe.wire.delta,
-            labels=recipe.wire.labels,
-            seed=recipe.seed,
-            privacy=_privacy(recipe),
-            density=recipe.density.kind,
-            standardise=recipe.density.standardise,
-            augment_calibration=recipe.density.calibration == "augmented",
-            store=DiskStore(folder / str(index)) if folder else MemoryStore(),
-        )
-        for index, (private, calibration) in enumerate(shares)
+        make_client(recipe, str(index), factories[index], share, shared, test, folder and folder / str(index))
+        for index, share in enumerate(shares)
     ]
-    _check_privacy(recipe, data, clients)
-    student = _student(recipe, data, clients[0], folder)
+    check_privacy(recipe, data.train.inputs, clients)
+    student = student_of(recipe, data, clients[0], folder)
     held = {client.id: torch.unique(client.private.labels) for client in clients}
     if recipe.rule in NEED_LABELS:
         check_connected(held, data.classes)
@@ -149,10 +133,60 @@ def prepare(
         engine = FaultyEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
     if student is not None:
         student.settle(ready.hardware, keep=True)
+    federation = make_server(recipe, engine, shared, public.labels, held, student)
+    return given.settled({**ready.settled, "store": "memory" if keep else "disk"}), federation
+
+
+def make_client(
+    recipe: Recipe,
+    id: str,  # noqa: A002
+    model: ModelFactory,
+    share: tuple[Labelled, Labelled],
+    public: Public,
+    test: Labelled | None,
+    folder: Path | None,
+    *,
+    simulated: bool = True,
+) -> Client:
+    """A client as the recipe wants it: its private and calibration samples, its model, and where its states lie.
+
+    Unless it is simulated, the noise of [privacy] is nobody's to repeat.
+    """
+    kind = CLIENTS.get(str(recipe.rule), Client)
+    return kind(
+        id=id,
+        model=model,
+        private=share[0],
+        calibration=share[1],
+        public=public,
+        test=test,
+        training=Training(**recipe.train.model_dump()),
+        form=recipe.wire.form,
+        codec=recipe.wire.up,
+        delta=recipe.wire.delta,
+        labels=recipe.wire.labels,
+        seed=recipe.seed,
+        privacy=_privacy(recipe, simulated=simulated),
+        density=recipe.density.kind,
+        standardise=recipe.density.standardise,
+        augment_calibration=recipe.density.calibration == "augmented",
+        store=DiskStore(folder) if folder else MemoryStore(),
+    )
+
+
+def make_server(
+    recipe: Recipe,
+    engine: Engine,
+    public: Public,
+    public_labels: torch.Tensor,
+    held: Mapping[str, torch.Tensor],
+    student: Client | None,
+) -> Federation:
+    """The server of the recipe's method."""
     settings: dict[str, Any] = {
         "clients": engine,
-        "public": shared,
-        "public_labels": public.labels,
+        "public": public,
+        "public_labels": public_labels,
         "held": held,
         "participation": Participation(**recipe.participation.model_dump()),
         "student": student,
@@ -161,8 +195,7 @@ def prepare(
         "seed": recipe.seed,
     }
     server = SERVERS.get(str(recipe.rule))
-    federation = server(**settings) if server else Federation(rule=recipe.method, **settings)
-    return given.settled({**ready.settled, "store": "memory" if keep else "disk"}), federation
+    return server(**settings) if server else Federation(rule=recipe.method, **settings)
 
 
 def data_of(recipe: Recipe) -> Dataset:
@@ -171,21 +204,21 @@ def data_of(recipe: Recipe) -> Dataset:
     return load(wanted.name, path=wanted.path, source=wanted.source, **(wanted.model_extra or {}))
 
 
-def _privacy(recipe: Recipe) -> Privacy | None:
-    """What clients promise; noise that can be repeated, as the run can."""
+def _privacy(recipe: Recipe, *, simulated: bool) -> Privacy | None:
+    """What clients promise; where it is simulated, with noise that can be repeated, as the run can."""
     wanted = recipe.privacy
     if wanted.epsilon is None:
         return None
-    return Privacy(wanted.epsilon, recipe.rounds, wanted.delta, wanted.mechanism, wanted.clip, simulated=True)
+    return Privacy(wanted.epsilon, recipe.rounds, wanted.delta, wanted.mechanism, wanted.clip, simulated=simulated)
 
 
-def _check_privacy(recipe: Recipe, data: Dataset, clients: Sequence[Client]) -> None:
+def check_privacy(recipe: Recipe, inputs: torch.Tensor, clients: Sequence[Client]) -> None:
     """Find all noise before the first epoch, and refuse models that cannot be trained with it."""
     if recipe.privacy.epsilon is None:
         return
     if recipe.privacy.mechanism == "training":
         for client in clients[: len(recipe.models)]:
-            check_private(client.model(), _extremes(data.train.inputs))
+            check_private(client.model(), extremes(inputs))
     for client in clients:
         records = len(client.private)
         if recipe.privacy.delta * records >= 1:
@@ -196,13 +229,13 @@ def _check_privacy(recipe: Recipe, data: Dataset, clients: Sequence[Client]) -> 
         client.spending(recipe.rounds)
 
 
-def _student(recipe: Recipe, data: Dataset, like: Client, folder: Path | None) -> Client | None:
+def student_of(recipe: Recipe, data: Dataset, like: Client, folder: Path | None) -> Client | None:
     """The server's own model, which learns from teachers alone; where weights are shared, the one all begin with."""
     if recipe.student is None and recipe.rule not in SERVERS:
         return None
     wanted = recipe.student or recipe.models[0]
-    factory = _factory(recipe, data, wanted, STUDENT)
-    check_model(factory, _extremes(data.train.inputs))
+    factory = factory_of(recipe, data, wanted, STUDENT)
+    check_model(factory, extremes(data.train.inputs))
     nothing = like.private[torch.zeros(0, dtype=torch.int64)]
     training = like.training if recipe.student is None else replace(like.training, public_epochs=recipe.student.epochs)
     store = DiskStore(folder / STUDENT) if folder else MemoryStore()
@@ -218,7 +251,7 @@ def _informed(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update=fields)
 
 
-def _check_images(recipe: Recipe, data: Dataset) -> None:
+def check_images(recipe: Recipe, data: Dataset) -> None:
     """Augmentation is of images."""
     wants = {"train.augment": recipe.train.augment != "none"}
     wants["density.calibration"] = recipe.density.calibration == "augmented"
@@ -237,13 +270,13 @@ def meter_of(recipe: Recipe) -> Meter:
     if recipe.privacy.epsilon is not None:
         raise TrustmixError("The theory is measured on uploads as the paper has them, not on those of [privacy].")
     data = data_of(recipe)
-    public, shares = _split(recipe, data)
-    return Meter(recipe, public, shares, _factories(recipe, data), data.test, recipe.theory.reference)
+    public, shares = split_of(recipe, data)
+    return Meter(recipe, public, shares, factories_of(recipe, data), data.test, recipe.theory.reference)
 
 
 def calibration_of(recipe: Recipe, client: int) -> Labelled:
     """The samples a client's density is fitted on."""
-    return _split(recipe, data_of(recipe))[1][client][1]
+    return split_of(recipe, data_of(recipe))[1][client][1]
 
 
 def _keep(recipe: Recipe, factories: Sequence[ModelFactory]) -> bool:
@@ -260,7 +293,7 @@ TRAINING_COPIES = 6
 """A model in training takes about this many times its parameters: gradients, two moments, a stack, a copy to store."""
 
 
-def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled, Labelled]]]:
+def split_of(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled, Labelled]]]:
     """The public set, and each client's private and calibration samples."""
     seed = recipe.seed if recipe.split.seed is None else recipe.split.seed
     elsewhere = _public_elsewhere(recipe, data)
@@ -276,19 +309,28 @@ def _split(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled
         holdout=recipe.density.holdout if recipe.holds_out else 0.0,
         seed=seed,
     )
-    if elsewhere is None:
-        public = data.train[split.public]
-    elif recipe.public.samples > len(elsewhere):
-        raise TrustmixError(
-            f"public.samples is {recipe.public.samples}, but the public set has {len(elsewhere)} samples."
-        )
-    else:
-        order = numpy_stream(seed, "public").permutation(len(elsewhere))
-        public = elsewhere[torch.from_numpy(order[: recipe.public.samples])]
+    public = data.train[split.public] if elsewhere is None else _drawn(recipe, elsewhere)
     return public, [(data.train[share.train], data.train[share.calibration]) for share in split.clients]
 
 
-def _test(recipe: Recipe, data: Dataset) -> Labelled:
+def public_of(recipe: Recipe, data: Dataset) -> Labelled:
+    """The public set alone, which the private data need not be split for where it comes from elsewhere."""
+    elsewhere = _public_elsewhere(recipe, data)
+    return split_of(recipe, data)[0] if elsewhere is None else _drawn(recipe, elsewhere)
+
+
+def _drawn(recipe: Recipe, elsewhere: Labelled) -> Labelled:
+    """As many public samples as the recipe wants."""
+    if recipe.public.samples > len(elsewhere):
+        raise TrustmixError(
+            f"public.samples is {recipe.public.samples}, but the public set has {len(elsewhere)} samples."
+        )
+    seed = recipe.seed if recipe.split.seed is None else recipe.split.seed
+    order = numpy_stream(seed, "public").permutation(len(elsewhere))
+    return elsewhere[torch.from_numpy(order[: recipe.public.samples])]
+
+
+def test_set_of(recipe: Recipe, data: Dataset) -> Labelled:
     """The test samples, or a part of them, the same for every seed."""
     order = torch.from_numpy(numpy_stream(0, "test").permutation(len(data.test)))[: recipe.split.test_samples]
     return data.test if recipe.split.test_samples is None else data.test[order.sort().values]
@@ -320,22 +362,23 @@ def _public_elsewhere(recipe: Recipe, data: Dataset) -> Labelled | None:
     return Labelled(other, torch.full((len(other),), -1))
 
 
-def _factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
+def factories_of(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
     """Each client's model, the listed models dealt in turn; one of each kind is tried on real inputs."""
     dealt = [recipe.models[index % len(recipe.models)] for index in range(recipe.clients)]
-    factories = [_factory(recipe, data, model, str(index)) for index, model in enumerate(dealt)]
+    factories = [factory_of(recipe, data, model, str(index)) for index, model in enumerate(dealt)]
     for factory in factories[: len(recipe.models)]:
-        model = check_model(factory, inputs := _extremes(data.train.inputs))
+        model = check_model(factory, inputs := extremes(data.train.inputs))
         if recipe.density.kind == FEATURES:
             WithFeatures(model)(inputs)  # refuses a model that has none
     return factories
 
 
-def _extremes(inputs: torch.Tensor) -> torch.Tensor:
+def extremes(inputs: torch.Tensor) -> torch.Tensor:
     """Two inputs to try a model on: of texts the longest, and the one with the largest token id."""
     sizes = lengths(inputs)
     return inputs[:2] if sizes is None else inputs[torch.stack([sizes.argmax(), inputs.amax(1).argmax()])]
 
 
-def _factory(recipe: Recipe, data: Dataset, model: ModelSection, owner: str) -> ModelFactory:
+def factory_of(recipe: Recipe, data: Dataset, model: ModelSection, owner: str) -> ModelFactory:
+    """What builds an owner's model for the data."""
     return model_factory(model, Inputs.of(data), recipe.seed, owner)

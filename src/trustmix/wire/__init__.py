@@ -13,6 +13,7 @@ from trustmix.wire.messages import (
     encode_upload,
     fingerprint,
 )
+from trustmix.wire.public import open_public, seal_public
 
 __all__ = [
     "CODECS",
@@ -27,6 +28,8 @@ __all__ = [
     "encode_upload",
     "fedavg_bytes",
     "fingerprint",
+    "open_public",
     "predictions_bytes",
     "scaffold_bytes",
+    "seal_public",
 ]

@@ -1,0 +1,122 @@
+"""A federation of real processes on loopback, to be disturbed: one `trustmix serve`, some `trustmix join`."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "trustmix.cli"]
+
+
+class Deployment:
+    """A server and nodes under one folder; with keys unless told otherwise."""
+
+    def __init__(
+        self, folder: Path, recipe: str, settings: Sequence[str], nodes: Sequence[str], *, secure: bool = True
+    ):
+        self.folder, self.recipe, self.settings, self.secure = folder, recipe, list(settings), secure
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        if secure:
+            names = ",".join(nodes)
+            self.command("keys", str(folder / "keys"), "--host", "127.0.0.1", "--nodes", names)
+
+    def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """A command of trustmix, done."""
+        return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=True, cwd=self.folder)
+
+    @property
+    def out(self) -> Path:
+        """The run directory."""
+        return self.folder / "run"
+
+    @property
+    def address(self) -> str:
+        """Where nodes join."""
+        return f"127.0.0.1:{self.port}"
+
+    def serve(self, *options: str) -> "subprocess.Popen[bytes]":
+        """Start the server."""
+        sets = [part for setting in self.settings for part in ("--set", setting)]
+        keys = ["--keys", str(self.folder / "keys" / "server")] if self.secure else ["--insecure"]
+        return self._start(
+            "serve", "serve", self.recipe, *sets, "--address", self.address, "--out", str(self.out), *keys, *options
+        )
+
+    def join(self, node: str, file: str | None = None, keys: Path | None = None) -> "subprocess.Popen[bytes]":
+        """Start a node; by default the share of the recipe's split that its id says."""
+        place = self.folder / f"node-{node}.toml"
+        place.write_text(file or f"share = {node}\n")
+        given = ["--keys", str(keys or self.folder / "keys" / node)] if self.secure else ["--insecure"]
+        return self._start(node, "join", self.address, "--node", str(place), *given)
+
+    def _start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        with open(self.folder / f"{name}.log", "ab") as log:
+            process = subprocess.Popen([*COMMAND, *arguments], stdout=log, stderr=log, cwd=self.folder)
+        self.processes[name] = process
+        return process
+
+    def log(self, name: str) -> str:
+        """What a process has printed."""
+        file = self.folder / f"{name}.log"
+        return file.read_text() if file.exists() else ""
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines of rounds.jsonl."""
+        file = self.out / "rounds.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait for something to be so."""
+        end = time.monotonic() + seconds
+        while not ready():
+            failed = [name for name, process in self.processes.items() if name == "serve" and process.poll()]
+            if time.monotonic() > end or failed:
+                logs = "\n".join(f"--- {name}\n{self.log(name)[-1500:]}" for name in self.processes)
+                raise TimeoutError(f"{what} did not happen within {seconds} s\n{logs}")
+            time.sleep(0.1)
+
+    def finish(self, seconds: float) -> int:
+        """Wait for the server to end, and tell its exit code."""
+        self.wait(lambda: self.processes["serve"].poll() is not None, seconds, "the end of the run")
+        return int(self.processes["serve"].returncode)
+
+    def kill_child(self, name: str, program: str) -> None:
+        """Kill -9 the Flower program that a process looks after."""
+        os.kill(child_of(self.processes[name].pid, program), signal.SIGKILL)
+
+    def close(self) -> None:
+        """End everything."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.send_signal(signal.SIGINT)
+        for process in self.processes.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def child_of(parent: int, program: str) -> int:
+    """The process id of a running child by its program."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_bytes().decode()
+        except OSError:
+            continue  # it has just ended
+        if int(fields[1]) == parent and program in command and fields[0] != "Z":
+            return int(folder.name)
+    raise LookupError(f"process {parent} has no child {program}")
