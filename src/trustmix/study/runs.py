@@ -38,6 +38,7 @@ from trustmix.federation.training import lengths
 from trustmix.models import ModelFactory, check_model
 from trustmix.seeds import numpy_stream
 from trustmix.study.meter import Meter
+from trustmix.study.previews import witness_of
 from trustmix.study.recipe import ModelSection, PublicSection, Recipe
 from trustmix.study.record import RunDirectory
 from trustmix.study.track import check_track, tracked
@@ -132,7 +133,7 @@ def prepare(
     ]
     _check_privacy(recipe, data, clients)
     student = _student(recipe, data, clients[0], folder)
-    held = {client.id: torch.unique(client.private.labels) for client in clients}
+    held = {client.id: torch.unique(client.private.labels).cpu() for client in clients}
     if recipe.rule in NEED_LABELS:
         check_connected(held, data.classes)
     ready = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
@@ -149,6 +150,7 @@ def prepare(
         "held": held,
         "participation": Participation(**recipe.participation.model_dump()),
         "student": student,
+        "witness": witness_of(recipe, data, public, held, record.path) if record else None,
         "codec": recipe.wire.down,
         "seed": recipe.seed,
     }

@@ -1,11 +1,13 @@
 """The heart, as functions on arrays: density (who has seen such a sample), mixing and coupling (what they say)."""
 
+from trustmix.trust.calibration import Worth, calibration_error, negative_log_likelihood
 from trustmix.trust.coupling import Coupling, check_connected, couple
 from trustmix.trust.density import ClassGaussians, ranks_among, separation
 from trustmix.trust.discreet import noisy_predictions, surest
 from trustmix.trust.evidence import Trust, competence
 from trustmix.trust.mixing import Accumulator, Teacher, mix
 from trustmix.trust.rules import NEED_LABELS, RULES, TEMPERED, Lasting, Memory, Mixer, Rule, rule_of
+from trustmix.trust.shares import Keeping, Weighing, agreement
 
 __all__ = [
     "NEED_LABELS",
@@ -14,16 +16,22 @@ __all__ = [
     "Accumulator",
     "ClassGaussians",
     "Coupling",
+    "Keeping",
     "Lasting",
     "Memory",
     "Mixer",
     "Rule",
     "Teacher",
     "Trust",
+    "Weighing",
+    "Worth",
+    "agreement",
+    "calibration_error",
     "check_connected",
     "competence",
     "couple",
     "mix",
+    "negative_log_likelihood",
     "noisy_predictions",
     "ranks_among",
     "rule_of",
