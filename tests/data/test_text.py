@@ -102,6 +102,11 @@ def test_zhangs_csv_and_parquet_give_the_same(
     assert [WORDS[i] for i in one.train.inputs[0].tolist()][1:5] == ["who", "won", "the", "match"]
 
 
+def test_texts_can_be_read_again_as_far_as_the_tokenizer_keeps_them(tokenizer: str) -> None:
+    tokens = text_module.tokenised(["the song", "a goal"], tokenizer, 8)
+    assert text_module.read_aloud(tokens, tokenizer) == ["the song", "a goal"]
+
+
 def test_tokenising_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     real = text_module._tokenise

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import Result
 from scipy.special import softmax
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import trustmix as tm
 from trustmix.cli import app

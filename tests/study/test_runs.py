@@ -33,6 +33,11 @@ def numbers(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
+def trust(folder: Path) -> dict[str, bytes]:
+    """What a run wrote down of whom its teachers trusted."""
+    return {file.name: file.read_bytes() for file in sorted((folder / "trust").iterdir())}
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "undisturbed"
@@ -96,6 +101,7 @@ def test_killed_at_random_moments_a_run_ends_in_the_same_numbers(undisturbed: Pa
     assert len(committed) >= 2
     subprocess.run([*COMMAND, "--out", str(folder), "--resume", "--quiet"], check=True)
     assert numbers(folder) == numbers(undisturbed)
+    assert trust(folder) == trust(undisturbed)
     summaries = [json.loads((f / "summary.json").read_text()) for f in (folder, undisturbed)]
     assert summaries[0]["best_accuracy"] == summaries[1]["best_accuracy"]
 
@@ -117,6 +123,7 @@ def test_interrupted_at_any_client_a_run_ends_in_the_same_numbers(
     assert not (tmp_path / "cut" / "summary.json").exists()
     tm.run(small(), out=tmp_path / "cut", resume=True)
     assert numbers(tmp_path / "cut") == numbers(undisturbed)
+    assert trust(tmp_path / "cut") == trust(undisturbed)
 
 
 def test_a_torn_last_line_is_told_again(undisturbed: Path, tmp_path: Path) -> None:
@@ -217,6 +224,7 @@ def test_overwrite_starts_anew(tmp_path: Path) -> None:
     tm.run(small("rounds=2"), out=tmp_path / "run")
     tm.run(small("rounds=1", "seed=4"), out=tmp_path / "run", overwrite=True)
     assert len(numbers(tmp_path / "run")) == 1
+    assert list(trust(tmp_path / "run")) == ["000001.safetensors", "samples.safetensors"]
 
 
 def test_two_processes_cannot_run_in_one_directory(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from trustmix.federation import Moment
 from trustmix.study import RunDirectory
 from trustmix.study.meter import Measurement, notes
 from trustmix.study.runs import meter_of
-from trustmix.study.theory import TAUS, examine, page
+from trustmix.study.theory import TAUS, examine
+from trustmix.study.theory_page import page
 
 SMALL = ["clients=5", "rounds=2", "split.samples_per_client=40", "public.samples=80", "engine.mode=sequential"]
 RULES = ("avg", "suwa", "uwa")

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from click.testing import Result
 from PIL import Image
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import trustmix as tm
 from trustmix.cli import app

@@ -41,7 +41,7 @@ class FedDF(FedAvg):
         train(job)
         result.seconds["student"] = job.seconds
         return encode_weights(model.state_dict(), "server", number), {
-            "teacher_accuracy": self._teacher_accuracy(teacher),
+            **self._measured(teacher),
             "concentration": 1 / logits.added,
             "effective_clients": float(logits.added),
             **self._costs(result),

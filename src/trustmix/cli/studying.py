@@ -8,21 +8,29 @@ from rich.console import Console
 
 from trustmix.cli.app import app, in_a_sentence
 from trustmix.errors import TrustmixError
-from trustmix.study.report import report
-from trustmix.study.theory import examine, page
+from trustmix.study.report import figures, report
+from trustmix.study.theory import examine
+from trustmix.study.theory_page import page
 
 
 @app.command("report")
 @in_a_sentence
 def report_command(
-    folders: Annotated[list[Path], typer.Argument(help="One or several run directories.")],
+    folders: Annotated[list[Path], typer.Argument(help="Run directories, sweep directories, or both.")],
     out: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path("report.html"),
+    figures_out: Annotated[
+        Path | None,
+        typer.Option("--figures", help="Also a folder of figures: PDF, SVG, PNG and CSV.", show_default=False),
+    ] = None,
 ) -> None:
-    """Write one HTML page about one or several runs.
+    """Write one HTML page about one run, several runs or a sweep; it opens offline.
 
-    Example: trustmix report runs/avg3 runs/suwa3 --out compare.html
+    Example: trustmix report sweeps/rules --out rules.html --figures figures
     """
+    drawn = figures(folders, figures_out) if figures_out else []
     typer.echo(f"Report: {report(folders, out)}")
+    if drawn:
+        typer.echo(f"Figures: {figures_out} ({len(drawn)}, each as PDF, SVG, PNG and CSV)")
 
 
 @app.command("theory")

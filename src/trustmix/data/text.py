@@ -191,6 +191,12 @@ def _fingerprint(folder: Path) -> Mapping[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
+def read_aloud(tokens: torch.Tensor, tokenizer: str) -> list[str]:
+    """The texts of token ids (n, longest), as far as the tokenizer keeps them."""
+    convert = load_tokenizer(tokenizer)
+    return [convert.decode([i for i in row if i >= 0], skip_special_tokens=True) for row in tokens.tolist()]
+
+
 def load_tokenizer(tokenizer: str) -> Any:
     """A tokenizer of Hugging Face's, from a folder or by its name on the hub."""
     try:

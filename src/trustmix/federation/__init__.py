@@ -6,12 +6,14 @@ from trustmix.federation.faults import FaultyEngine
 from trustmix.federation.history import History, Round
 from trustmix.federation.liars import ATTACKS, LyingEngine, check_attack
 from trustmix.federation.messages import Failure, Reply, Request
+from trustmix.federation.moment import Moment, Watcher
 from trustmix.federation.privacy import Mechanism, Privacy
 from trustmix.federation.private import check_private
 from trustmix.federation.seam import ENGINES, Engine, Ready
-from trustmix.federation.server import ALONE, REFERENCE, Federation, Moment, Participation, Watcher
+from trustmix.federation.server import ALONE, REFERENCE, Federation, Participation
 from trustmix.federation.store import DiskStore, MemoryStore
 from trustmix.federation.training import OPTIMIZERS, Hardware, Job, Training, check_loss, train
+from trustmix.federation.witness import SHOWN, Statement, Witness, watched
 
 __all__ = [
     "ALONE",
@@ -19,6 +21,7 @@ __all__ = [
     "ENGINES",
     "OPTIMIZERS",
     "REFERENCE",
+    "SHOWN",
     "Checkpoint",
     "Client",
     "DiskStore",
@@ -41,10 +44,13 @@ __all__ = [
     "Request",
     "Round",
     "Sharing",
+    "Statement",
     "Training",
     "Watcher",
+    "Witness",
     "check_attack",
     "check_loss",
     "check_private",
     "train",
+    "watched",
 ]

@@ -7,7 +7,7 @@ its density on calibration data and answers. If the step fails, the client is as
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from trustmix.federation.privacy import Privacy
 from trustmix.federation.private import GradientNoise
 from trustmix.federation.scoring import scored
 from trustmix.federation.store import MemoryStore, State, Store
-from trustmix.federation.training import Hardware, Job, Training, accuracy, predict, train
+from trustmix.federation.training import Hardware, Job, Training, accuracy, evaluate, predict, train
 from trustmix.seeds import torch_stream
 from trustmix.trust import Given, ranks_among, surest
 from trustmix.wire import FORMS, Envelope, Labels, decode_teacher, fingerprint
@@ -163,7 +163,8 @@ class Client:
     def _stages(self, request: Request) -> Generator[Job, None, Reply]:
         live = self._resume(request.round)
         seconds: dict[str, float] = {}
-        global_accuracy = local_accuracy = payload = None
+        tested: dict[str, float] = {}
+        local_accuracy = payload = None
         if request.teacher is not None:
             lesson = self._distil(live, request.round, request.teacher)
             if lesson is not None:
@@ -171,7 +172,7 @@ class Client:
                 seconds["distil"] = lesson.seconds
         if request.round > 1 and self.test is not None:
             with _timed(seconds, "evaluate"):
-                global_accuracy = accuracy(live.model, self.test.inputs, self.test.labels, self.hardware)
+                tested = asdict(evaluate(live.model, self.test.inputs, self.test.labels, self.hardware))
         if request.train:
             job = self._train(live, request.round)
             yield job
@@ -187,7 +188,8 @@ class Client:
         with _timed(seconds, "save"):
             self.store.put(request.round, _state(live))
         spent = self.spending(live.stages) if request.train else {}
-        return Reply(self.id, request.round, payload, global_accuracy, local_accuracy, seconds, **spent)
+        known = {**tested, **spent}
+        return Reply(self.id, request.round, payload, local_accuracy=local_accuracy, seconds=seconds, **known)
 
     def spending(self, stages: int) -> dict[str, float]:
         """What so many private stages, and the last of them alone, cost of the promised privacy, if there is any."""

@@ -21,8 +21,15 @@ class Round:
     local_accuracy_mean: float | None = None
     local_accuracy: dict[str, float] = field(default_factory=dict)
     """On the client's own classes, after this round's private training."""
+    nll_mean: float | None = None
+    """Negative log-likelihood of the test labels in nats, mean over clients, when `accuracy` was measured."""
+    ece_mean: float | None = None
+    """Expected calibration error on the test set, mean over clients, then too."""
     teacher_accuracy: float | None = None
     """Of this round's teacher on the public samples whose labels are known."""
+    teacher_nll: float | None = None
+    teacher_ece: float | None = None
+    """Its negative log-likelihood and expected calibration error on them."""
     student_accuracy: float | None = None
     """Of the server's student on all classes, after distilling from this round's teacher."""
     concentration: float | None = None

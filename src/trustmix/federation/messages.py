@@ -37,6 +37,10 @@ class Reply:
     """What the client has spent of its privacy so far, if it promises any."""
     epsilon_round: float | None = None
     """What this round alone would have spent."""
+    nll: float | None = None
+    """The mean negative log-likelihood of the test labels, when `accuracy` was measured."""
+    ece: float | None = None
+    """The expected calibration error on the test set, then too."""
 
 
 @dataclass(frozen=True)

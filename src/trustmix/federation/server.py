@@ -6,10 +6,10 @@ exchange, which goes to every client, only distils and evaluates.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -19,9 +19,11 @@ from trustmix.federation.client import Client, Public
 from trustmix.federation.door import LONGEST_NAME, sound, turned_away
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
+from trustmix.federation.moment import Moment, Watcher, nobody
 from trustmix.federation.seam import ENGINES, Engine
+from trustmix.federation.witness import Sighting, Witness
 from trustmix.seeds import numpy_stream
-from trustmix.trust import Guard, Guarded, Lasting, Memory, Rule, rule_of, separation
+from trustmix.trust import Guard, Guarded, Lasting, Memory, Rule, Worth, rule_of, separation
 from trustmix.wire import decode_upload, encode_teacher, predictions_bytes
 
 ALONE, REFERENCE = "alone", "reference"
@@ -45,29 +47,6 @@ class Participation:
     """Seconds a client's step may take; a later answer is left out of the round."""
 
 
-@dataclass(frozen=True)
-class Moment:
-    """Where a run is, for whoever watches it."""
-
-    round: int
-    rounds: int
-    stage: str
-    """"clients" while they work, "closing" after the last round."""
-    done: int
-    asked: int
-    accuracy: float | None
-    """Of the last round that is known."""
-
-    @property
-    def part(self) -> float:
-        """How much of the run is behind, from 0 to 1."""
-        exchanges = self.rounds if self.stage == "closing" else self.round - 1
-        return (exchanges + self.done / self.asked) / (self.rounds + 1)
-
-
-Watcher: TypeAlias = Callable[[Moment], None]
-
-
 @dataclass
 class Exchange:
     """What came back in one exchange."""
@@ -80,6 +59,8 @@ class Exchange:
     separations: list[float] = field(default_factory=list)
     again: dict[str, int] = field(default_factory=dict)
     """Answers beyond the first, by client."""
+    seen: dict[str, Sighting] = field(default_factory=dict)
+    """What the witness keeps of uploads."""
 
 
 class Federation:
@@ -89,6 +70,7 @@ class Federation:
     the classes each client holds, how well its density tells them from the others. `student`, a client without private
     data that is never asked for predictions, distils every teacher: one model in the end, for those who want one.
     `guard` bounds what one client can do; with None, uploads are mixed as they are.
+    `witness` writes down who was trusted for what.
 
     >>> import trustmix as tm
     >>> def model(): return torch.nn.Linear(4, 2)
@@ -111,6 +93,7 @@ class Federation:
         participation: Participation | None = None,
         student: Client | None = None,
         guard: Guard | None = GUARD,
+        witness: Witness | None = None,
         codec: str = "float32",
         seed: int = 0,
     ) -> None:
@@ -123,6 +106,7 @@ class Federation:
         self.participation = participation or Participation()
         self.student = student
         self.guard = guard
+        self.witness = witness
         self.codec = codec
         self.seed = seed
 
@@ -148,7 +132,7 @@ class Federation:
             mixer = None if closing else self._mixer(progress.teacher, progress.memory)
             request = Request(number, progress.teacher, train=not closing, upload=mixer is not None)
             moment = Moment(min(number, rounds), rounds, "closing" if closing else "clients", 0, len(asked), accuracy)
-            result = self._exchange(request, asked, mixer, moment, watch or _nobody)
+            result = self._exchange(request, asked, mixer, moment, watch or nobody)
             self._check_quorum(number, asked, result)
             if progress.pending is not None:
                 line = self._complete(Round(**progress.pending), result, progress.teacher, asked, closing)
@@ -235,6 +219,8 @@ class Federation:
         told = {"classes": upload.classes, "ranks": upload.ranks, "name": f"{CLIENT}{reply.client}"}
         mixer.add(upload.predictions, upload.scores, **told)
         result.separations += self._separation(reply.client, upload.scores)
+        if self.witness is not None:
+            result.seen[reply.client] = self.witness.sight(upload, mixer)
 
     def _separation(self, client: str, scores: torch.Tensor) -> list[float]:
         """How well a client's scores tell its own classes, as a list of one, or of none where it cannot be known."""
@@ -281,9 +267,12 @@ class Federation:
         teacher = mixer.finish()
         result.seconds["mix"] = result.seconds.get("mix", 0.0) + time.perf_counter() - begin
         chi = float(teacher.concentration.mean())
+        if self.witness is not None:
+            in_order = {client: result.seen[client] for client in self.engine.clients if client in result.seen}
+            self.witness.testify(number, in_order, mixer, teacher.probabilities)
         message = encode_teacher(teacher.probabilities, self.public.envelope("server", number), self.codec)
         return message, {
-            "teacher_accuracy": self._teacher_accuracy(teacher.probabilities),
+            **self._measured(teacher.probabilities),
             "student_accuracy": self._student_accuracy(number, message, result),
             "concentration": chi,
             "effective_clients": 1 / chi,
@@ -299,10 +288,12 @@ class Federation:
         result.seconds["student"] = sum(reply.seconds.values())
         return reply.accuracy
 
-    def _teacher_accuracy(self, probabilities: torch.Tensor) -> float | None:
+    def _measured(self, probabilities: torch.Tensor) -> dict[str, float]:
+        """What the teacher is worth on public samples whose labels are known."""
         if self.public_labels is None or not bool((known := self.public_labels >= 0).any()):
-            return None
-        return float((probabilities.argmax(1)[known] == self.public_labels[known]).double().mean())
+            return {}
+        worth = asdict(Worth.of(probabilities.cpu()[known], self.public_labels[known]))
+        return {f"teacher_{name}": value for name, value in worth.items()}
 
     def _complete(
         self, line: Round, result: Exchange, teacher: bytes | None, asked: Sequence[str], closing: bool
@@ -314,6 +305,8 @@ class Federation:
             line,
             accuracy=accuracy,
             accuracy_mean=fmean(accuracy.values()) if accuracy else None,
+            nll_mean=_mean(reply.nll for reply in result.replies.values()),
+            ece_mean=_mean(reply.ece for reply in result.replies.values()),
             bytes_down=len(teacher or b"") * len(asked),
             client_bytes_down=dict.fromkeys(asked, len(teacher)) if teacher else {},
             failed=line.failed | (result.failed if closing else {}),
@@ -335,5 +328,7 @@ def _watched(mixer: Any, result: Exchange) -> dict[str, dict[str, float]]:
     return found
 
 
-def _nobody(moment: Moment) -> None:
-    """Watch nothing."""
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what is known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -19,6 +19,7 @@ from trustmix.data import Augment, augmented
 from trustmix.errors import TrustmixError
 from trustmix.federation.private import GradientNoise, noisy_gradients, poisson_batches
 from trustmix.registry import Registry
+from trustmix.trust import Worth
 
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = Registry("optimizer")
 OPTIMIZERS.register("adam")(torch.optim.Adam)
@@ -206,6 +207,11 @@ def predict(model: nn.Module, inputs: torch.Tensor, hardware: Hardware) -> torch
     with hardware.autocast():
         logits = torch.cat([model(part).to(torch.float32) for part in parts])
     return logits if order is None else torch.empty_like(logits).index_copy_(0, order, logits)
+
+
+def evaluate(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: Hardware) -> Worth:
+    """What the model's predictions on labelled inputs are worth."""
+    return Worth.of(predict(model, inputs, hardware).to("cpu", torch.float64).softmax(1), labels.cpu())
 
 
 def accuracy(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: Hardware) -> float:

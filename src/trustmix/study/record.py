@@ -1,6 +1,7 @@
 """A run directory, the record of a run: recipe.toml (resolved), rounds.jsonl (a line a round), summary.json, models/.
 
-Its checkpoint/ lets the run go on after it was stopped; whatever is written is whole or not there.
+In trust/ is whom the teacher trusted, a file a round (see `federation.witness`); `trustmix report` shows it. Its
+checkpoint/ lets the run go on after it was stopped; whatever is written is whole or not there.
 """
 
 import os
@@ -63,7 +64,7 @@ class RunDirectory:
                 told = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "report.html")
                 for name in ("checkpoint/server.json", "summary.json", *told):
                     (self.path / name).unlink(missing_ok=True)
-                for name in ("checkpoint", "models"):
+                for name in ("checkpoint", "models", "trust"):
                     shutil.rmtree(self.path / name, ignore_errors=True)
                 (self.path / "recipe.toml").unlink(missing_ok=True)
             storage.write_bytes(self.path / "recipe.toml", recipe.toml().encode())

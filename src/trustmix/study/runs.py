@@ -34,12 +34,14 @@ from trustmix.federation import (
     Public,
     Training,
     Watcher,
+    Witness,
     check_private,
 )
 from trustmix.federation.training import lengths
 from trustmix.models import ModelFactory, WithFeatures, check_model
 from trustmix.seeds import numpy_stream
 from trustmix.study.meter import Meter
+from trustmix.study.previews import witness_of
 from trustmix.study.recipe import ModelSection, PublicSection, Recipe
 from trustmix.study.record import RunDirectory
 from trustmix.study.track import check_track, tracked
@@ -119,7 +121,7 @@ def prepare(
     ]
     check_privacy(recipe, data.train.inputs, clients)
     student = student_of(recipe, data, clients[0], folder)
-    held = {client.id: torch.unique(client.private.labels) for client in clients}
+    held = {client.id: torch.unique(client.private.labels).cpu() for client in clients}
     if recipe.rule in NEED_LABELS:
         check_connected(held, data.classes)
     ready = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
@@ -133,7 +135,8 @@ def prepare(
         engine = FaultyEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
     if student is not None:
         student.settle(ready.hardware, keep=True)
-    federation = make_server(recipe, engine, shared, public.labels, held, student)
+    witness = witness_of(recipe, data, public, held, record.path) if record else None
+    federation = make_server(recipe, engine, shared, public.labels, held, student, witness)
     return given.settled({**ready.settled, "store": "memory" if keep else "disk"}), federation
 
 
@@ -181,6 +184,7 @@ def make_server(
     public_labels: torch.Tensor,
     held: Mapping[str, torch.Tensor],
     student: Client | None,
+    witness: Witness | None = None,
 ) -> Federation:
     """The server of the recipe's method."""
     settings: dict[str, Any] = {
@@ -191,6 +195,7 @@ def make_server(
         "participation": Participation(**recipe.participation.model_dump()),
         "student": student,
         "guard": Guard(recipe.guard.cap) if recipe.guard.on and recipe.rule not in ROBUST else None,
+        "witness": witness,
         "codec": recipe.wire.down,
         "seed": recipe.seed,
     }

@@ -1,26 +1,22 @@
-"""The theory on finished runs: a table, a sentence made from its figures, and a page with the figure of tau.
+"""The theory on finished runs: a table, and sentences made from its figures; `theory_page` shows them.
 
 As tau goes from 0 (AVG) to 1 (UWA) trust is concentrated: the teacher's bias falls, its variance rises (Lemma 1).
 Several runs that differ in their seed show both; a single run shows their sum, the teacher error.
 """
 
-import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-import plotly.graph_objects as go
-import plotly.io
-import plotly.offline
 import torch
 from rich.table import Table
 
-from trustmix import storage, theory
+from trustmix import theory
 from trustmix.data import Labelled
 from trustmix.errors import TrustmixError
 from trustmix.federation import History, Round
-from trustmix.study.meter import Measurement, Meter, Uploads, notes
+from trustmix.study.meter import Measurement, Meter, Uploads
 from trustmix.study.recipe import Recipe
 from trustmix.study.record import RunDirectory
 from trustmix.study.runs import covered, meter_of
@@ -32,18 +28,6 @@ FEW = 4
 """Runs shown side by side with all their figures; of more, each is a line with the main ones."""
 COMMON = 1000
 """Samples at most on which runs of different splits are compared."""
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>trustmix theory</title><script>{plotly}</script><style>
-:root {{ color-scheme: light; }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #1a1a2e; }}
-table {{ border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }}
-th, td {{ padding: .3rem .6rem; text-align: right; }} th:first-child, td:first-child {{ text-align: left; }}
-tr {{ border-bottom: 1px solid #ddd; }}
-</style></head><body><h1>The theory on these runs</h1>
-<p>{verdict}</p>{tables}{figures}</body></html>
-"""
 
 
 @dataclass(frozen=True)
@@ -185,18 +169,6 @@ def examine(folders: Sequence[Path], reference: str | None = None) -> Findings:
     return Findings(runs, [_curve(group) for group in settings.values()])
 
 
-def page(findings: Findings, out: Path) -> Path:
-    """Write the findings as one HTML file that opens offline, and return its path."""
-    text = PAGE.format(
-        plotly=plotly.offline.get_plotlyjs(),
-        verdict=html.escape(findings.verdict()).replace("\n", "<br>"),
-        tables=_html_table(findings) + "".join(_lemma_table(curve) for curve in findings.curves if curve.lemmas),
-        figures="".join([*(_tau_figure(curve) for curve in findings.curves), *_round_figures(findings)]),
-    )
-    storage.write_bytes(out, text.encode())
-    return out
-
-
 def _runs(folders: Sequence[Path]) -> list[tuple[Path, Recipe]]:
     """The finished runs in these folders, which may hold runs or be runs, and whose teachers the theory covers."""
     files = [file for folder in folders for file in sorted(folder.rglob("recipe.toml"))]
@@ -289,67 +261,3 @@ def _about_curve(curve: Curve) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
-
-
-def _html_table(findings: Findings) -> str:
-    heads = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *findings.names))
-    rows = "".join(
-        f"<tr><td>{html.escape(head)}</td>{''.join(f'<td>{cell(run)}</td>' for run in findings.runs)}</tr>"
-        for head, cell in ROWS
-    )
-    return f"<table><tr>{heads}</tr>{rows}</table>"
-
-
-def _lemma_table(curve: Curve) -> str:
-    heads = ("tau", "chi", "error", "bias", "own variance", "shared", "coupling", "sigma²", "rho", "bound")
-    rows = "".join(
-        f"<tr><td>{tau:g}</td>"
-        + "".join(
-            f"<td>{value:.4f}</td>"
-            for value in (f.chi, f.error, f.bias, f.own, f.shared, f.coupling, f.sigma2, f.rho, f.bound)
-        )
-        + "</tr>"
-        for tau, f in (curve.lemmas or {}).items()
-    )
-    title = f"Lemma 1 over {curve.runs} runs: {html.escape(curve.name)}"
-    return f"<h2>{title}</h2><table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{rows}</table>"
-
-
-def _tau_figure(curve: Curve) -> str:
-    figure = go.Figure()
-    figure.add_scatter(x=TAUS, y=curve.errors, name="teacher error", line_color="#1a1a2e")
-    if curve.biases is not None:
-        figure.add_scatter(x=TAUS, y=curve.biases, name="bias²", line_color="#1f77b4")
-        figure.add_scatter(x=TAUS, y=curve.variances, name="variance", line_color="#d62728")
-    chi = {"name": "χ, right axis", "yaxis": "y2", "line": {"color": "#999", "dash": "dot"}}
-    figure.add_scatter(x=TAUS, y=curve.concentrations, **chi)
-    figure.add_vline(x=0.25, line_dash="dash", line_color="#999", annotation_text="sUWA")
-    what = "Bias against variance" if curve.biases is not None else "Teacher error"
-    figure.update_layout(
-        title=f"{what} as tau goes from AVG to UWA: {curve.name}",
-        template="plotly_white",
-        height=440,
-        yaxis={"title": "squared error", "rangemode": "tozero"},
-        yaxis2={"overlaying": "y", "side": "right", "range": [0, 1], "dtick": 0.25, "title": "χ", "showgrid": False},
-        legend={"orientation": "h", "y": -0.2},
-    )
-    figure.update_xaxes(title="tau")
-    return _html(figure)
-
-
-def _round_figures(findings: Findings) -> list[str]:
-    """What runs with `theory.every` wrote down, round by round."""
-    figure = go.Figure()
-    for name, run in zip(findings.names, findings.runs, strict=True):
-        lines = notes(run.folder)
-        if lines:
-            figure.add_scatter(x=[n.round for n in lines], y=[n.teacher_error for n in lines], name=name)
-    figure.update_layout(title="Teacher error, round by round", template="plotly_white", height=400)
-    figure.update_xaxes(title="round")
-    figure.update_yaxes(rangemode="tozero")
-    return [_html(figure)] if figure.data else []
-
-
-def _html(figure: go.Figure) -> str:
-    config = {"displaylogo": False, "responsive": True}
-    return str(plotly.io.to_html(figure, full_html=False, include_plotlyjs=False, config=config))

@@ -1,5 +1,6 @@
 """The heart, as functions on arrays: density (who has seen such samples), mixing and coupling, guard."""
 
+from trustmix.trust.calibration import Worth, calibration_error, negative_log_likelihood
 from trustmix.trust.coupling import Coupling, check_connected, couple
 from trustmix.trust.densities import DENSITIES, FEATURES, Density, Given, in_own_units
 from trustmix.trust.density import ClassGaussians, ranks_among, separation
@@ -8,6 +9,7 @@ from trustmix.trust.evidence import Trust, competence
 from trustmix.trust.guard import Guard, Guarded
 from trustmix.trust.mixing import Accumulator, Teacher, mix
 from trustmix.trust.rules import NEED_LABELS, RULES, TEMPERED, Lasting, Memory, Mixer, Rule, rule_of
+from trustmix.trust.shares import Dealing, Keeping, Weighing, agreement
 
 __all__ = [
     "DENSITIES",
@@ -18,21 +20,28 @@ __all__ = [
     "Accumulator",
     "ClassGaussians",
     "Coupling",
+    "Dealing",
     "Density",
     "Given",
     "Guard",
     "Guarded",
+    "Keeping",
     "Lasting",
     "Memory",
     "Mixer",
     "Rule",
     "Teacher",
     "Trust",
+    "Weighing",
+    "Worth",
+    "agreement",
+    "calibration_error",
     "check_connected",
     "competence",
     "couple",
     "in_own_units",
     "mix",
+    "negative_log_likelihood",
     "noisy_predictions",
     "ranks_among",
     "rule_of",

@@ -90,6 +90,10 @@ class Trust:
         self._graphs.append(laplacian(counts))
         self._kind = self._kind or Kind.of(predictions)
 
+    def latest(self) -> torch.Tensor:
+        """The weights (N,) of the client that was added last."""
+        return self._weights[-1]
+
     def finish(self) -> Teacher[Any]:
         """The teacher of everything added so far; adding may go on afterwards."""
         if self._odds is None or self._kind is None:

@@ -25,6 +25,7 @@ from trustmix.trust.arrays import shape_text
 from trustmix.trust.coupling import checked_counts
 from trustmix.trust.mixing import Teacher, checked_predictions, checked_scores
 from trustmix.trust.rules import Lasting, Memory, Rule
+from trustmix.trust.shares import Keeping, Weighing
 
 FEWEST = 5
 """Fewer clients than this have no majority to measure one by: their uploads pass as they are."""
@@ -93,6 +94,7 @@ class Guarded:
         self._held: list[Held] = []
         self._reputation: dict[str, float] = {}
         self._report: dict[str, dict[str, float]] = {}
+        self._portions: dict[str, torch.Tensor] | None = None
 
     def add(
         self,
@@ -121,14 +123,31 @@ class Guarded:
         weights = self._weights(scores)
         add: Any = self.rule.add
         weighs = any(p.name == "weight" or p.kind is p.VAR_KEYWORD for p in signature(add).parameters.values())
+        kept = []
         for index, (held, weight) in enumerate(zip(self._held, weights, strict=True)):
+            says = torch.full((len(held.predictions),), weight, dtype=torch.float64)
             if weight < (SILENT if weighs else HALF):
+                kept.append(torch.zeros_like(says))
                 continue
             score = None if scores is None else scores[index]
             less = {"weight": weight} if weighs and weight < 1 else {}
             add(held.predictions, score, classes=held.classes, ranks=held.ranks, name=held.name, **less)
+            kept.append(self.rule.latest() if isinstance(self.rule, Keeping) else says)
+        self._portions = self._dealt(torch.stack(kept), scores) if kept else None
         self._held = []
         return self.rule.finish()
+
+    def portions(self) -> dict[str, torch.Tensor] | None:
+        """Each client's share (N,) of the teacher that was finished last, where the rule weighs clients."""
+        return self._portions
+
+    def _dealt(self, says: torch.Tensor, scores: torch.Tensor | None) -> dict[str, torch.Tensor] | None:
+        """Shares from the weights (M, N) that clients were added with, and from the scores where the rule uses them."""
+        if isinstance(self.rule, Weighing):
+            says = says * self.rule.shares(torch.zeros_like(says) if scores is None else scores)
+        elif not isinstance(self.rule, Keeping):
+            return None
+        return dict(zip([held.name for held in self._held], says / says.sum(0), strict=True))
 
     def report(self) -> dict[str, dict[str, float]]:
         """What was done to whom: the part of its scores that was lowered, its regret, and the weight that is left."""

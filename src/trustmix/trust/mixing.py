@@ -118,6 +118,16 @@ class Accumulator:
         chi = square / weight.square()
         return Teacher(self._kind.restore(teacher), self._kind.restore(chi), self.clients)
 
+    def shares(self, scores: Any) -> torch.Tensor:
+        """The weights w_i(x) = softmax_i(tau * l_i(x)), (M, N), that clients of the scores l (M, N) have in a teacher.
+
+        >>> Accumulator(tau=1.0).shares([[0.0, 0.0], [0.0, -50.0]]).round(decimals=3).tolist()
+        [[0.5, 1.0], [0.5, 0.0]]
+        """
+        score = as_numbers(scores, "scores").cpu().to(torch.float64).clamp(-LARGEST_SCORE, LARGEST_SCORE)
+        weight = _shrink(score - score.amax(0), self.tau)
+        return weight / weight.sum(0)
+
     def _fold(
         self, mixed: torch.Tensor, peak: torch.Tensor, weight: torch.Tensor, square: torch.Tensor, name: str
     ) -> None:
