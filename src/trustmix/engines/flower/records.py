@@ -69,8 +69,8 @@ def answer_of(client: str, request: Request, message: Message) -> Reply | Failur
         if (facts.get("client"), facts.get("round")) != (client, request.round):
             said = f"client {facts.get('client')}, round {facts.get('round')}"
             raise TrustmixError(f"it answers for {said[:100]}; asked was round {request.round}")
-        parts = {key: _number(facts.get(key), key, 1.0) for key in ("accuracy", "local_accuracy")}
-        parts |= {key: _number(facts.get(key), key, math.inf) for key in ("epsilon", "epsilon_round")}
+        parts = {key: _number(facts.get(key), key, 1.0) for key in ("accuracy", "local_accuracy", "ece")}
+        parts |= {key: _number(facts.get(key), key, math.inf) for key in ("epsilon", "epsilon_round", "nll")}
         return Reply(client, request.round, payload, seconds=_seconds(facts.get("seconds", {})), **parts)
     except TrustmixError as error:
         return Failure(client, f"answer refused: {error}")
