@@ -109,7 +109,7 @@ def ignore(_: str) -> None:
     """Text is no code: what is printed, what lies in a folder."""
 
 
-RUN = {"python": run_python, "toml": check_toml, "sh": run_shell, "bash": run_shell, "text": ignore}
+RUN = {"python": run_python, "toml": check_toml, "sh": run_shell, "bash": run_shell, "text": ignore, "nginx": ignore}
 """Every kind of block there may be; another one fails the test."""
 
 

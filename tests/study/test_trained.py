@@ -85,6 +85,18 @@ def test_predictions_of_clients_can_be_mixed_and_are_then_better_than_theirs(dig
     assert mixed > last_line(digits)["accuracy_mean"]
 
 
+def test_scores_are_by_the_density_of_the_recipe(digits: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(digits, tmp_path / "run")
+    gaussians = predict(folder, "digits", 1).trust["scores"]
+    recipe = (folder / "recipe.toml").read_text()
+    (folder / "recipe.toml").write_text(recipe.replace('kind = "gaussians"', 'kind = "energy"'))
+    answers = predict(folder, "digits", 1)
+    torch.testing.assert_close(answers.trust["scores"].float(), answers.logits.logsumexp(1), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(gaussians.float(), answers.trust["scores"].float())
+    (folder / "recipe.toml").write_text(recipe.replace("[privacy]", "[privacy]\nepsilon = 8.0"))
+    assert predict(folder, "digits", 1).trust == {}  # calibration samples are private
+
+
 def test_without_the_training_data_predictions_have_no_scores(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(80, 5)).astype(np.float32), np.arange(80) % 2

@@ -13,11 +13,12 @@ from trustmix.data import DATASETS, load
 from trustmix.data.fresh import Fresh, Inputs, read_fresh
 from trustmix.errors import TrustmixError
 from trustmix.federation import REFERENCE, Hardware
+from trustmix.federation.scoring import scored
 from trustmix.federation.training import predict as logits_of
 from trustmix.study.recipe import DataSection, Recipe
 from trustmix.study.runs import calibration_of
 from trustmix.study.trained import STUDENT, load_model, read_inputs
-from trustmix.trust import ClassGaussians, ranks_among
+from trustmix.trust import ranks_among
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> Answ
     model, inputs, recipe = load_model(folder, client), read_inputs(folder), Recipe.load(Path(folder) / "recipe.toml")
     samples = _samples(data, inputs, recipe.data)
     logits = logits_of(model, samples.inputs, Hardware())
-    return Answers(logits, samples, inputs.classes, _trust(recipe, str(client), model, logits))
+    return Answers(logits, samples, inputs.classes, _trust(recipe, str(client), model, samples.inputs))
 
 
 def _samples(data: str | Path, inputs: Inputs, trained_on: DataSection) -> Fresh:
@@ -95,16 +96,17 @@ def _samples(data: str | Path, inputs: Inputs, trained_on: DataSection) -> Fresh
     return Fresh(found.test.inputs, found.test.labels if known else torch.full((len(found.test),), -1))
 
 
-def _trust(recipe: Recipe, client: str, model: nn.Module, logits: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What the density fitted on the client's own calibration samples says of the logits."""
-    if client == STUDENT or recipe.rule == REFERENCE:
+def _trust(recipe: Recipe, client: str, model: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the recipe's density says of the inputs, fitted on the client's own calibration samples.
+
+    A run with [privacy] tells nothing of the kind: these samples are private, and nobody promised noise here.
+    """
+    if client == STUDENT or recipe.rule == REFERENCE or recipe.privacy.epsilon is not None:
         return {}
     try:
         own = calibration_of(recipe, int(client))
     except TrustmixError:
         return {}  # the run's data are not on this machine
-    known = logits_of(model, own.inputs, Hardware())
-    density = ClassGaussians.fit(known, own.labels)
-    scores: torch.Tensor = density.log_prob(logits)
-    held = torch.bincount(own.labels, minlength=logits.shape[1])
-    return {"scores": scores, "ranks": ranks_among(density.log_prob(known), scores), "held": held}
+    said = scored(model, own, inputs, Hardware(), recipe.density.kind, recipe.density.standardise)
+    held = torch.bincount(own.labels, minlength=said.logits.shape[1])
+    return {"scores": said.scores, "ranks": ranks_among(said.known, said.scores), "held": held}

@@ -227,7 +227,7 @@ class PrivacySection(_Section):
     """What clients promise of their uploads; nothing if epsilon is not set."""
 
     epsilon: float | None = Field(None, gt=0, description="of all rounds together; no noise if not set")
-    delta: float = Field(1e-5, gt=0, lt=1)
+    delta: float = Field(1e-5, gt=0, lt=1, description="chance that the promise fails")
     mechanism: Mechanism = Field("training", description="training: noisy gradients; uploads: noisy predictions")
     clip: float = Field(1.0, gt=0, description="longest gradient of a record, for training")
 
