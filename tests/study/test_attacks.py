@@ -30,7 +30,7 @@ def test_one_inflating_client_in_ten_ruins_uwa_and_the_guard_prevents_it() -> No
     guarded = played("uwa", rounds=1, kind="inflate", share=0.1)
     assert ruined < clean - 0.15
     assert (guarded.final_accuracy or 0.0) > clean - 0.03
-    assert [found["scores"] for found in guarded.rounds[0].guard.values() if found["scores"] == 1] == [1]
+    assert 1.0 in [found.get("scores") for found in guarded.rounds[0].guard.values()]
 
 
 def silenced(history: History) -> set[str]:
