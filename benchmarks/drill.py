@@ -28,7 +28,7 @@ from trustmix.engines.flower.run import app_folder
 
 NODES = ["0", "1", "2", "3"]
 BIN = Path(sys.executable).parent
-ROUNDS = int(os.environ.get("DRILL_ROUNDS", "20"))
+ROUNDS = int(os.environ.get("DRILL_ROUNDS", "40"))
 """Of the run that is disturbed: enough for every fault and the way back from it."""
 PATIENCE = float(os.environ.get("DRILL_PATIENCE", "300"))
 """Seconds after which something that should happen counts as not happening."""
@@ -117,12 +117,9 @@ def disturbed(folder: Path) -> Iterator[tuple[str, str]]:
     """One run, with one fault after the other."""
     drill = Drill(folder, f"participation.deadline={DEADLINE:g}", rounds=ROUNDS, nodes=NODES[:3])
     try:
+        refused = stranger(drill)
         drill.await_request("0")
-        yield "a stranger with an unregistered key", stranger(drill)
         drill.join("3")
-        drill.wait(lambda: bool(drill.part("3")), PATIENCE, "the part of a client that came late")
-        assert 1 not in drill.part("3")
-        yield "a client joins in the middle of a run", f"takes part from round {min(drill.part('3'))} on"
 
         number = drill.await_request("1")
         drill.kill_child("1", "flower-supernode")
@@ -134,6 +131,10 @@ def disturbed(folder: Path) -> Iterator[tuple[str, str]]:
         drill.processes["2"].send_signal(signal.SIGCONT)
         yield "a node hangs longer than the deadline", drill.back("2", number)
 
+        drill.wait(lambda: bool(drill.part("3")), PATIENCE, "the part of a client that came late")
+        assert 1 not in drill.part("3")
+        yield "a client joins in the middle of a run", f"takes part from round {min(drill.part('3'))} on"
+
         number = drill.await_request("3")
         drill.processes["3"].kill()
         drill.processes["3"].wait()
@@ -143,6 +144,8 @@ def disturbed(folder: Path) -> Iterator[tuple[str, str]]:
         stages = int(storage.read_tensors(max((folder / "3-state").glob("*/states/*.safetensors")))[1]["stages"])
         assert stages >= len(drill.part("3")), stages
         yield "kill -9 of a whole node, started again", f"{told}; its model kept the private stages behind it"
+
+        yield "a stranger with an unregistered key", refused()
 
         number = drill.await_request("0")
         drill.kill_child("serve", "flower-superlink")
@@ -170,18 +173,22 @@ def participants(drill: Drill, number: int) -> set[str]:
     return set(lines[-1]["participants"]) if lines else set()
 
 
-def stranger(drill: Drill) -> str:
-    """A node whose key nobody registered, and the operators' interface from outside."""
+def stranger(drill: Drill) -> Callable[[], str]:
+    """Let a node come whose key nobody registered; what came of it is asked later."""
     other = drill.folder / "other"
     drill.command("keys", str(other), "--host", "127.0.0.1", "--nodes", "9")
     shutil.copy(drill.folder / "keys" / "server" / "ca.crt", other / "9" / "ca.crt")
     process = drill.join("9", 'share = 0\nid = "9"\n', other / "9")
-    drill.wait(lambda: process.poll() is not None, PATIENCE, "the refusal")
-    assert process.returncode == 2, drill.log("9")
-    trusted = ssl.create_default_context(cafile=str(drill.folder / "keys" / "ca.crt"))
-    found = httpx.post(f"https://{drill.address}/v1/control/register-node", verify=trusted)
-    assert found.status_code == 404, found
-    return "refused, exit code 2; the control interface is not to be seen (404)"
+
+    def refused() -> str:
+        drill.wait(lambda: process.poll() is not None, PATIENCE, "the refusal")
+        assert process.returncode == 2, drill.log("9")
+        trusted = ssl.create_default_context(cafile=str(drill.folder / "keys" / "ca.crt"))
+        found = httpx.post(f"https://{drill.address}/v1/control/register-node", verify=trusted)
+        assert found.status_code == 404, found
+        return "refused, exit code 2; the control interface is not to be seen (404)"
+
+    return refused
 
 
 def large(folder: Path) -> Iterator[tuple[str, str]]:

@@ -130,6 +130,7 @@ def test_a_folder_without_keys_and_a_taken_port_are_refused(keys: Path, door: st
         (["keys", "k", "--nodes", "a/b"], "is no client id"),
         (["keys", "k", "--nodes", "a"], "Say by which name"),
         (["serve", "demo", "--insecure", "--set", "rule=alone"], "there is nothing to serve"),
+        (["serve", "demo", "--insecure", "--set", "attack.kind=flip"], "makes liars of simulated clients"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(

@@ -43,6 +43,8 @@ def deployed(recipe: Recipe) -> Recipe:
     """The recipe as a deployment runs it: the same, but for the engine."""
     if recipe.rule in (ALONE, REFERENCE):
         raise TrustmixError(f"{recipe.rule} exchanges nothing; there is nothing to serve. Use `trustmix run`.")
+    if recipe.attack.kind is not None:
+        raise TrustmixError("[attack] makes liars of simulated clients; a deployment has its own. Use `trustmix run`.")
     return recipe.model_copy(update={"engine": EngineSection(name="flower", store="disk")})
 
 
