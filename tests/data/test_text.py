@@ -108,6 +108,7 @@ def test_texts_can_be_read_again_as_far_as_the_tokenizer_keeps_them(tokenizer: s
 
 
 def test_tokenising_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     calls: list[int] = []
     real = text_module._tokenise
     monkeypatch.setattr(text_module, "_tokenise", lambda *a: calls.append(1) or real(*a))  # type: ignore[func-returns-value]

@@ -48,6 +48,7 @@ def _work(serve: Serve, connection: Connection, inherited: Sequence[Connection])
     """The life of a worker: requests in, answers out one by one, then None."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the parent does then, a worker simply ends
     for end in inherited:
         end.close()
     torch.set_num_threads(1)
