@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: demo test lint docs bench drill clean
 
@@ -10,7 +10,7 @@ demo: $(VENV)/.core
 	$(BIN)/trustmix demo --out demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov=src/trustmix/trust --cov-branch --cov-report=term --cov-fail-under=99
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 40 --cov=src/trustmix/trust --cov-branch --cov-report=term --cov-fail-under=99
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
