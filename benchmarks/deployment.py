@@ -98,7 +98,7 @@ class Deployment:
         for process in self.processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)
         for process in self.processes.values():
             try:
                 process.wait(20)
