@@ -21,7 +21,7 @@ from trustmix.data import DATASETS
 from trustmix.federation import ALONE, ATTACKS, ENGINES, OPTIMIZERS, REFERENCE
 from trustmix.models import MODELS
 from trustmix.study import Recipe
-from trustmix.study.recipe import ModelSection, StudentSection
+from trustmix.study.sections import ModelSection, StudentSection
 from trustmix.trust import RULES
 from trustmix.wire import CODECS
 

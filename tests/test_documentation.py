@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from trustmix import Recipe
 from trustmix.cli import app
-from trustmix.study.recipe import ModelSection, StudentSection
+from trustmix.study.sections import ModelSection, StudentSection
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

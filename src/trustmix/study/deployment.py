@@ -19,7 +19,7 @@ from trustmix.engines.flower.server import FlowerEngine, server_app
 from trustmix.errors import TrustmixError
 from trustmix.federation import ALONE, REFERENCE, Client, Engine, FaultyEngine, History, Public, Round, Watcher
 from trustmix.study.node import Node, build
-from trustmix.study.recipe import EngineSection, Recipe
+from trustmix.study.recipe import Recipe
 from trustmix.study.record import RunDirectory
 from trustmix.study.runs import (
     check_images,
@@ -31,6 +31,7 @@ from trustmix.study.runs import (
     student_of,
     test_set_of,
 )
+from trustmix.study.sections import EngineSection
 from trustmix.wire import seal_public
 
 log = logging.getLogger(__name__)

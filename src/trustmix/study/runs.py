@@ -42,8 +42,9 @@ from trustmix.models import ModelFactory, WithFeatures, check_model
 from trustmix.seeds import numpy_stream
 from trustmix.study.meter import Meter
 from trustmix.study.previews import witness_of
-from trustmix.study.recipe import ModelSection, PublicSection, Recipe
+from trustmix.study.recipe import Recipe
 from trustmix.study.record import RunDirectory
+from trustmix.study.sections import ModelSection, PublicSection
 from trustmix.study.track import check_track, tracked
 from trustmix.study.trained import STUDENT, model_factory, save_models
 from trustmix.trust import FEATURES, NEED_LABELS, TEMPERED, Guard, check_connected

@@ -19,8 +19,9 @@ from trustmix import storage
 from trustmix.errors import TrustmixError
 from trustmix.federation import Round
 from trustmix.imports import extra
-from trustmix.study.recipe import Recipe, TrackSection
+from trustmix.study.recipe import Recipe
 from trustmix.study.record import RunDirectory
+from trustmix.study.sections import TrackSection
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import DiskStore
 from trustmix.models import ModelFactory
 from trustmix.models.text import TextClassifier, save_for_transformers
-from trustmix.study.recipe import ModelSection, Recipe
+from trustmix.study.recipe import Recipe
+from trustmix.study.sections import ModelSection
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,52 @@
+"""Every density on the same models: 20 Fashion clients after their first private stage, and the teachers they make.
+
+python -m benchmarks.densities [SEEDS]      a line of JSON for each seed, number of classes and density
+"""
+
+import json
+import sys
+
+import torch
+
+from trustmix.engines import LocalEngine
+from trustmix.federation import train
+from trustmix.federation.scoring import scored
+from trustmix.study import Recipe, prepare
+from trustmix.trust import DENSITIES, TEMPERED, Accumulator, Mixer, Trust, in_own_units, ranks_among, separation
+
+
+def main(seeds: int = 3) -> None:
+    """Train, then score and mix by each density in turn."""
+    for seed in range(seeds):
+        for held in (2, 3, 5):
+            settings = [f"seed={seed}", f"split.classes_per_client={held}", "engine.mode=sequential"]
+            _, federation = prepare(Recipe.load("fashion", [*settings, "engine.precision=float32"]))
+            engine, public, truth = federation.engine, federation.public, federation.public_labels
+            assert isinstance(engine, LocalEngine)
+            assert truth is not None
+            lives = [(client, client._resume(1)) for client in engine.members]
+            for client, live in lives:
+                train(client._train(live, 1))
+            for kind in DENSITIES.names():
+                mixers: dict[str, Mixer] = {name: Accumulator(tau) for name, tau in TEMPERED.items()}
+                mixers |= {"uwa, standardised": Accumulator(1.0), "trust": Trust()}
+                areas = []
+                for client, live in lives:
+                    said = scored(live.model, client.calibration, public.inputs, client.hardware, kind)
+                    areas.append(separation(said.scores, torch.isin(truth, client.private.labels)))
+                    classes = torch.bincount(client.private.labels, minlength=public.classes).clamp(max=1)
+                    ranks = ranks_among(said.known, said.scores)
+                    own = in_own_units(said.known, said.scores)
+                    for name, mixer in mixers.items():
+                        scores = own if name.endswith("standardised") else said.scores
+                        mixer.add(torch.softmax(said.logits.double(), 1), scores, classes=classes, ranks=ranks)
+                right = {name: mixer.finish().probabilities.argmax(1) == truth for name, mixer in mixers.items()}
+                line = {"seed": seed, "classes": held, "density": kind, "auc": round(sum(areas) / len(areas), 3)}
+                print(
+                    json.dumps(line | {n: round(100 * float(r.double().mean()), 1) for n, r in right.items()}),
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
