@@ -53,7 +53,8 @@ def test_the_engine_in_a_network_namespace_of_its_own(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "PYTEST_"))}
     result = subprocess.run(
         [*namespace, "bash", "-c", script, "bash", *command],
-        env={**environment, "RAY_USAGE_STATS_ENABLED": "0"},
+        # Ray's workers are nice, and beside other tests would wait for minutes
+        env={**environment, "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"},
         capture_output=True,
         text=True,
     )
