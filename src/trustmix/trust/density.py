@@ -6,7 +6,6 @@ The squared distances come from two matrix products in float64, z^2 W + z V + c,
 an N x K x C temporary.
 """
 
-import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -192,18 +191,20 @@ def _log_likelihood(
     means = means - centre
     precision = variances.reciprocal()
     constant = log_weights - (means.square() * precision + variances.log() + math.log(2 * math.pi)).sum(-1) / 2
-    square, linear = (-precision / 2).mT.contiguous(), (means * precision).mT.contiguous()
+    square, linear = -precision / 2, means * precision
     scores = torch.empty(z.shape[:2], dtype=torch.float64)
     for some, rows in _tiles(*z.shape):
         y = z[some, rows] - centre[some]
-        terms = torch.bmm(y, linear[some])
-        terms += torch.bmm(y.square_(), square[some])
-        terms += constant[some].unsqueeze(1)
-        scores[some, rows] = _log_sum_exp(terms)
+        # (m, K, n): samples along the last axis, so that the sum over components adds a few long vectors
+        terms = torch.baddbmm(constant[some].unsqueeze(-1), linear[some], y.mT)
+        terms.baddbmm_(square[some], y.square_().mT)
+        peak = terms.amax(1)
+        terms -= peak.unsqueeze(1)
+        scores[some, rows] = terms.exp_().sum(1).log_().add_(peak)
     return scores
 
 
-TILE = 2**18
+TILE = 2**20
 """Logits worked on at a time."""
 
 
@@ -214,13 +215,3 @@ def _tiles(clients: int, samples: int, classes: int) -> Iterator[tuple[slice, sl
     for first in range(0, clients, together):
         for row in range(0, samples, rows):
             yield slice(first, first + together), slice(row, row + rows)
-
-
-def _log_sum_exp(terms: torch.Tensor) -> torch.Tensor:
-    """Over the last axis; a few long vectors are faster one by one than as many short rows."""
-    parts = terms.unbind(-1)
-    if len(parts) > 8:
-        return torch.logsumexp(terms, -1)
-    peak = functools.reduce(torch.maximum, parts)
-    total = sum((part - peak).exp_() for part in parts)
-    return peak + total.log()  # type: ignore[union-attr]
