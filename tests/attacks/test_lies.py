@@ -93,3 +93,13 @@ def test_what_each_simple_lie_says() -> None:
     assert torch.equal(claimed > 0, held == 0)
     best = torch.stack([one.scores for one in HONEST]).amax(0)
     assert torch.equal(told("takeover").scores, best)
+
+
+def test_a_concentrated_lie_is_about_few_samples_and_all_its_trust_is_there() -> None:
+    found = told("concentrate")
+    lied = (found.predictions != OWN.predictions).any(1)
+    assert int(lied.sum()) == 1
+    assert torch.equal(found.predictions[lied].argmax(1), MEAN[lied].argmin(1))
+    assert torch.equal(found.scores[~lied], OWN.scores[~lied])
+    assert found.ranks is not None
+    assert bool((found.ranks[~lied] == 0).all())

@@ -40,14 +40,15 @@ def test_competence_is_one_over_the_decreasing_density_of_the_ranks(seed: int) -
     counts = np.histogram(ranks, BINS, (0, 1))[0] + 1
     density = IsotonicRegression(increasing=False).fit_transform(np.arange(BINS), counts * BINS / counts.sum())
     bins = np.clip((ranks.numpy() * BINS).astype(int), 0, BINS - 1)
-    np.testing.assert_allclose(competence(ranks), 1 / density[bins], rtol=1e-12)
+    np.testing.assert_allclose(competence(ranks, 0), 1 / density[bins], rtol=1e-12)
+    np.testing.assert_allclose(competence(ranks, 0.7), 1 / np.maximum(density[bins], 0.7), rtol=1e-12)
 
 
 def test_competence_is_how_much_likelier_than_any_other_the_sample_is_an_own_one() -> None:
     rng = np.random.default_rng(1)
     own, foreign = rng.random(20_000), rng.random(60_000) ** 4
     ranks = torch.tensor(np.concatenate([own, foreign]))
-    weights = competence(ranks)
+    weights = competence(ranks, own=0.25)
     for low, high in ((0.05, 0.1), (0.5, 0.6), (0.9, 1.0)):
         there = (ranks >= low) & (ranks < high)
         truth = float(there[:20_000].sum() / there.sum()) / 0.25
@@ -55,7 +56,26 @@ def test_competence_is_how_much_likelier_than_any_other_the_sample_is_an_own_one
 
 
 def test_a_density_that_tells_nothing_leaves_all_weights_alike() -> None:
-    assert competence(torch.arange(4000) / 4000).sub(1).abs().max() < 1e-9
+    assert competence(torch.arange(4000) / 4000, own=0.5).sub(1).abs().max() < 1e-9
+
+
+@given(st.integers(0, 10**6))
+def test_an_honest_density_of_ranks_is_nowhere_below_the_bound_that_the_counts_give(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    classes, held = 6, int(rng.integers(1, 7))
+    counts = np.append(rng.integers(1, 50, held), np.zeros(classes - held, int))
+    by_class = rng.dirichlet(np.ones(BINS), classes)  # how the scores of each class lie
+    own = counts @ by_class / counts.sum()
+    density = by_class.mean(0) / own  # over the public set, against own samples, which are spread evenly
+    assert density.min() >= counts.sum() / (counts.max() * classes) - 1e-12
+
+
+def test_trust_cannot_be_saved_up_for_a_few_samples() -> None:
+    ranks, rule = torch.zeros(2000), Trust()
+    ranks[:20] = torch.linspace(0.05, 1, 20)
+    for counts, most in (([1, 1, 0, 0, 0], 2.5), ([4, 1, 0, 0, 0], 4.0), ([1, 1, 1, 1, 1], 1.0)):
+        rule.add(torch.full((2000, 5), 0.2), classes=torch.tensor(counts), ranks=ranks)
+        assert float(rule.latest().max()) == pytest.approx(most)
 
 
 def test_without_ranks_it_is_coupling() -> None:
@@ -67,7 +87,7 @@ def test_each_sample_has_a_system_of_its_own() -> None:
     given = uploads(2)
     teacher = told(Trust(), given)
     for sample in range(0, 60, 7):
-        weights = [float(competence(ranks)[sample]) for _, _, ranks in given]
+        weights = [float(competence(ranks, float(held.double().mean()))[sample]) for _, held, ranks in given]
         graph = sum(w * laplacian(c).numpy() for w, (_, c, _) in zip(weights, given, strict=True)) / sum(weights)
         odds = sum(w * log_odds(q, c)[sample].numpy() for w, (q, c, _) in zip(weights, given, strict=True))
         scores = np.linalg.solve(graph + 1 / 4 + RIDGE * np.eye(4), odds / sum(weights))
@@ -83,7 +103,7 @@ def test_tiles_do_not_change_the_teacher(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_concentration_is_that_of_the_weights() -> None:
     given, rule = uploads(4), Trust()
     told(rule, given)
-    weights = torch.stack([competence(ranks) for _, _, ranks in given])
+    weights = torch.stack([competence(ranks, float(held.double().mean())) for _, held, ranks in given])
     chi = (weights / weights.sum(0)).square().sum(0)
     torch.testing.assert_close(rule.finish().concentration, chi)
 

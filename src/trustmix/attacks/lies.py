@@ -44,6 +44,8 @@ HUGE = 1e6
 """What an inflated score is raised by."""
 SHARP = 0.1
 """The temperature of predictions that claim too much."""
+FEW = 20
+"""One sample in so many is what a concentrated lie is about."""
 
 
 @LIES.register("inflate")
@@ -132,6 +134,24 @@ def takeover(sight: Sight) -> Upload:
     classes = None if lie.classes is None else torch.full_like(lie.classes, int(lie.classes.max()))
     ranks = None if lie.ranks is None else torch.ones_like(lie.ranks)
     return replace(lie, scores=scores, classes=classes, ranks=ranks)
+
+
+@LIES.register("concentrate")
+def concentrate(sight: Sight) -> Upload:
+    """LMA on one sample in `FEW`, with all its trust saved for them; elsewhere it says what it believes.
+
+    It contradicts others hardly anywhere and claims to be an expert hardly anywhere: made to pass a guard that judges
+    a client by the whole of its upload.
+    """
+    own, lie = sight.own, takeover(sight)
+    samples = len(own.predictions)
+    chosen = torch.zeros(samples, dtype=torch.bool)
+    chosen[torch.randperm(samples, generator=sight.luck)[: max(1, samples // FEW)]] = True
+    predictions = torch.where(chosen.unsqueeze(1), lie.predictions, own.predictions)
+    ranks = None if own.ranks is None else torch.zeros_like(own.ranks)
+    if ranks is not None:
+        ranks[chosen] = torch.linspace(0, 1, int(chosen.sum()), dtype=ranks.dtype)
+    return replace(lie, predictions=predictions, scores=torch.where(chosen, lie.scores, own.scores), ranks=ranks)
 
 
 @LIES.register("labels")

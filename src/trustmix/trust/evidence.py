@@ -4,6 +4,8 @@ A client's log-likelihoods are ranked among those of its own calibration samples
 is then spread evenly from 0 to 1, whatever the model. Over the public set it has the density f(p), higher near 0, where
 foreign samples lie. By Bayes' rule a public sample at rank p is 1 / f(p) times as likely as any other to be one of the
 client's, and that is its weight. Where the density tells nothing f is flat and all weights are 1: coupling remains.
+Own samples alone make f at least 1/(C w), w being the largest share of a class in the client's data, if classes are
+equally common in the public set; f is not let below that, so that nobody can save up its trust for a few samples.
 """
 
 from typing import Any
@@ -21,17 +23,19 @@ TILE = 2**22
 """Numbers in the linear systems that are solved at a time."""
 
 
-def competence(ranks: torch.Tensor) -> torch.Tensor:
+def competence(ranks: torch.Tensor, own: float) -> torch.Tensor:
     """1 / f(p) (N,) of ranks p (N,) over the public set, f made decreasing by isotonic regression.
 
+    `own` is what f cannot fall below: k/C for a client that holds k of C classes alike.
+
     >>> half_foreign = torch.cat([torch.zeros(500), torch.arange(500) / 500])
-    >>> weights = competence(half_foreign)
+    >>> weights = competence(half_foreign, own=0.5)
     >>> round(float(weights[0]), 2), round(float(weights[-1]), 2)
     (0.1, 1.96)
     """
     bins = (ranks * BINS).long().clamp(0, BINS - 1)
     counts = torch.bincount(bins, minlength=BINS) + 1  # nowhere impossible
-    return 1 / _decreasing(counts * BINS / counts.sum())[bins]
+    return 1 / _decreasing(counts * BINS / counts.sum()).clamp_min(own)[bins]
 
 
 def _decreasing(values: torch.Tensor) -> torch.Tensor:
@@ -80,7 +84,7 @@ class Trust:
         counts = checked_counts(classes, q.shape[1], name)
         own = torch.full((len(q),), weight, dtype=torch.float64)
         if ranks is not None:
-            own *= competence(_checked_ranks(ranks, len(q), name))
+            own *= competence(_checked_ranks(ranks, len(q), name), float(counts.sum() / (counts.max() * len(counts))))
         odds = log_odds(q, counts) * own.unsqueeze(1)
         if self._odds is not None and odds.shape != self._odds.shape:
             wanted = shape_text(self._odds)
