@@ -5,9 +5,11 @@ python -m benchmarks.densities [SEEDS]      a line of JSON for each seed, number
 
 import json
 import sys
+from typing import Any
 
 import torch
 
+from trustmix import Client, Federation
 from trustmix.engines import LocalEngine
 from trustmix.federation import train
 from trustmix.federation.scoring import scored
@@ -15,18 +17,24 @@ from trustmix.study import Recipe, prepare
 from trustmix.trust import DENSITIES, TEMPERED, Accumulator, Mixer, Trust, in_own_units, ranks_among, separation
 
 
+def first_stage(recipe: Recipe) -> tuple[Federation, list[tuple[Client, Any]]]:
+    """A federation, and each client with its live state after it has trained on its private data."""
+    _, federation = prepare(recipe)
+    assert isinstance(federation.engine, LocalEngine)
+    lives = [(client, client._resume(1)) for client in federation.engine.members]
+    for client, live in lives:
+        train(client._train(live, 1))
+    return federation, lives
+
+
 def main(seeds: int = 3) -> None:
     """Train, then score and mix by each density in turn."""
     for seed in range(seeds):
         for held in (2, 3, 5):
             settings = [f"seed={seed}", f"split.classes_per_client={held}", "engine.mode=sequential"]
-            _, federation = prepare(Recipe.load("fashion", [*settings, "engine.precision=float32"]))
-            engine, public, truth = federation.engine, federation.public, federation.public_labels
-            assert isinstance(engine, LocalEngine)
+            federation, lives = first_stage(Recipe.load("fashion", [*settings, "engine.precision=float32"]))
+            public, truth = federation.public, federation.public_labels
             assert truth is not None
-            lives = [(client, client._resume(1)) for client in engine.members]
-            for client, live in lives:
-                train(client._train(live, 1))
             for kind in DENSITIES.names():
                 mixers: dict[str, Mixer] = {name: Accumulator(tau) for name, tau in TEMPERED.items()}
                 mixers |= {"uwa, standardised": Accumulator(1.0), "trust": Trust()}

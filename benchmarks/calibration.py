@@ -1,0 +1,59 @@
+"""When does the density help? Teachers of the first round by what the density is fitted on, its floor, and temperature.
+
+    python -m benchmarks.calibration fashion --set split.classes_per_client=2 --set seed=0
+
+One federation is trained through its first private stage; every line of the two Markdown tables is of the same models.
+The teacher's accuracy on the public set is in per cent; AUC tells own from foreign samples, the mean over clients.
+"""
+
+import argparse
+
+import torch
+
+from benchmarks.densities import first_stage
+from trustmix import ClassGaussians, Recipe, mix
+from trustmix.federation.training import predict
+from trustmix.trust import separation
+
+TAUS = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+FLOORS = (1e-6, 1e-3, 1e-1, 1.0, 10.0)
+STEPS = (8, 4, 2, 1)
+
+
+def main() -> None:
+    """Train, then fit and mix in every way."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("--set", dest="changes", action="append", default=[], help="key=value")
+    wanted = parser.parse_args()
+    recipe = Recipe.load(wanted.recipe, [*wanted.changes, "engine.mode=sequential", "engine.precision=float32"])
+    federation, lives = first_stage(recipe)
+    public, truth = federation.public, federation.public_labels
+    assert truth is not None
+    seen = [predict(live.model, public.inputs, client.hardware).cpu() for client, live in lives]
+    predictions = torch.stack([torch.softmax(logits.double(), 1) for logits in seen])
+    own = [torch.isin(truth, client.private.labels) for client, _ in lives]
+
+    def line(name: str, calibration: list[tuple[torch.Tensor, torch.Tensor]], floor: float) -> str:
+        densities = [ClassGaussians.fit(logits, labels, floor=floor) for logits, labels in calibration]
+        scores = torch.stack([density.log_prob(logits) for density, logits in zip(densities, seen, strict=True)])
+        area = sum(separation(score, mine) for score, mine in zip(scores, own, strict=True)) / len(own)
+        teachers = [mix(predictions, scores, tau=tau).probabilities.argmax(1) for tau in TAUS]
+        right = [f"{100 * float((teacher == truth).double().mean()):.1f}" for teacher in teachers]
+        return f"| {name} | {area:.2f} | " + " | ".join(right) + " |"
+
+    held = [(predict(live.model, c.calibration.inputs, c.hardware).cpu(), c.calibration.labels) for c, live in lives]
+    trained = [(predict(live.model, c.private.inputs, c.hardware).cpu(), c.private.labels) for c, live in lives]
+    head = " | AUC | " + " | ".join(f"tau = {tau:g}" for tau in TAUS) + " |\n" + "|---" * (len(TAUS) + 2) + "|"
+    print(f"| fitted on{head}")
+    for step in STEPS:
+        some = [(logits[::step], labels[::step]) for logits, labels in held]  # they are sorted by class
+        print(line(f"{len(some[0][0])} held-out samples", some, 1e-3))
+    print(line(f"its {len(trained[0][0])} training samples", trained, 1e-3))
+    print(f"\n| variance floor{head}")
+    for floor in FLOORS:
+        print(line(f"{floor:g}", held, floor))
+
+
+if __name__ == "__main__":
+    main()
