@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.run import RESULTS, machine
 from trustmix import Recipe
+from trustmix.study.building import prepare
 from trustmix.study.record import RunDirectory
-from trustmix.study.runs import prepare
 
 ENGINES = {  # in this order: worker processes are forked before Ray starts its threads
     "sequential": ["engine.mode=sequential"],

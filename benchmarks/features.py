@@ -17,7 +17,7 @@ import torch
 
 from trustmix.data import Labelled
 from trustmix.study import Recipe
-from trustmix.study.runs import data_of
+from trustmix.study.samples import data_of
 
 TRAIN, TEST = 20_000, 4_000
 """Samples taken of each part, the first of a fixed shuffle."""

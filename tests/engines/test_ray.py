@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trustmix import Recipe, TrustmixError
-from trustmix.study.runs import prepare
+from trustmix.study.building import prepare
 
 INSIDE = Path(__file__).with_name("ray_in_a_namespace.py")
 

@@ -8,7 +8,7 @@ import torch
 import trustmix as tm
 from trustmix.errors import TrustmixError
 from trustmix.federation import Privacy, Training
-from trustmix.study.runs import prepare
+from trustmix.study.building import prepare
 
 SMALL: dict[str, Any] = {
     "data": {"name": "digits"},

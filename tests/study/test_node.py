@@ -74,7 +74,7 @@ def test_numbers_of_an_npz_file_count_the_servers_classes(tmp_path: Path) -> Non
 
 
 def test_a_share_is_the_client_of_the_recipes_own_split(tmp_path: Path) -> None:
-    from trustmix.study.runs import prepare
+    from trustmix.study.building import prepare
 
     recipe = Recipe.load("demo", ["clients=3", "split.classes_per_client=4", "engine.mode=sequential"])
     _, federation = prepare(recipe)

@@ -20,9 +20,9 @@ from trustmix.data import Labelled
 from trustmix.errors import TrustmixError
 from trustmix.federation import ALONE, REFERENCE, Client, Public
 from trustmix.seeds import numpy_stream, stream
+from trustmix.study.building import prepare
 from trustmix.study.recipe import Recipe
 from trustmix.study.record import RunDirectory
-from trustmix.study.runs import prepare
 from trustmix.trust import rule_of
 from trustmix.wire import decode_upload
 

@@ -14,8 +14,9 @@ from trustmix.data import Dataset
 from trustmix.engines.local import cores
 from trustmix.engines.tuning import best_device
 from trustmix.models import ModelFactory
+from trustmix.study.building import TRAINING_COPIES
 from trustmix.study.recipe import Recipe
-from trustmix.study.runs import TRAINING_COPIES, data_of
+from trustmix.study.samples import data_of
 
 PROCESS = 600 * 2**20
 """Bytes of a small run: the interpreter, torch, and what a step needs."""

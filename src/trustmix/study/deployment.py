@@ -18,19 +18,11 @@ from trustmix.engines.flower.joining import Reception, Welcome
 from trustmix.engines.flower.server import FlowerEngine, server_app
 from trustmix.errors import TrustmixError
 from trustmix.federation import ALONE, REFERENCE, Client, Engine, FaultyEngine, History, Public, Round, Watcher
+from trustmix.study.building import factory_of, make_client, make_server, student_of
 from trustmix.study.node import Node, build
 from trustmix.study.recipe import Recipe
 from trustmix.study.record import RunDirectory
-from trustmix.study.runs import (
-    check_images,
-    data_of,
-    factory_of,
-    make_client,
-    make_server,
-    public_of,
-    student_of,
-    test_set_of,
-)
+from trustmix.study.samples import check_images, data_of, public_of, test_set_of
 from trustmix.study.sections import EngineSection
 from trustmix.wire import seal_public
 

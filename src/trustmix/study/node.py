@@ -24,9 +24,10 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import Client, Hardware, Public
 from trustmix.models import ModelFactory, check_model
 from trustmix.study import toml
+from trustmix.study.building import check_privacy, extremes, factories_of, make_client
 from trustmix.study.complaints import sentence
 from trustmix.study.recipe import Recipe
-from trustmix.study.runs import check_privacy, data_of, extremes, factories_of, make_client, split_of, test_set_of
+from trustmix.study.samples import data_of, split_of, test_set_of
 from trustmix.study.sections import ModelSection
 
 

@@ -18,9 +18,9 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import ALONE, REFERENCE, Client, Hardware
 from trustmix.federation.scoring import scored
 from trustmix.federation.training import predict
+from trustmix.study.building import prepare
 from trustmix.study.capacity import memory_needed
 from trustmix.study.recipe import Recipe
-from trustmix.study.runs import prepare
 from trustmix.trust import Given
 from trustmix.wire import CODECS, FORMS, Envelope, encode_teacher, fedavg_bytes, scaffold_bytes
 

@@ -16,7 +16,7 @@ from trustmix.federation import REFERENCE, Hardware
 from trustmix.federation.scoring import scored
 from trustmix.federation.training import predict as logits_of
 from trustmix.study.recipe import Recipe
-from trustmix.study.runs import calibration_of
+from trustmix.study.samples import calibration_of
 from trustmix.study.sections import DataSection
 from trustmix.study.trained import STUDENT, load_model, read_inputs
 from trustmix.trust import ranks_among
