@@ -34,6 +34,7 @@ def test_lists_of_models_own_functions_and_taus_survive_being_written_out(tmp_pa
     ("override", "path", "value"),
     [
         ("clients=7", ("clients",), 7),
+        ("attack.kind=nan", ("attack", "kind"), "nan"),
         ("rule=uwa", ("rule",), "uwa"),
         ("rule={tau=0.5}", ("rule", "tau"), 0.5),
         ("rule.tau=0.5", ("rule", "tau"), 0.5),

@@ -49,13 +49,16 @@ def override(fields: dict[str, Any], change: str) -> None:
 def parse_value(text: str) -> Any:
     """The value a text stands for on the command line: TOML, and what is no TOML counts as a string.
 
-    >>> parse_value("{ tau = 0.4 }"), parse_value("suwa")
-    ({'tau': 0.4}, 'suwa')
+    So does `nan`, which is an attack and no setting's number.
+
+    >>> parse_value("{ tau = 0.4 }"), parse_value("suwa"), parse_value("nan")
+    ({'tau': 0.4}, 'suwa', 'nan')
     """
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text.strip()
+    return value if value == value else text.strip()  # nan alone differs from itself
 
 
 def write(fields: Mapping[str, Any]) -> str:
