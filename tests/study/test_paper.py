@@ -180,6 +180,17 @@ def test_augmented_calibration_takes_the_private_images_themselves() -> None:
     assert one.rounds[-1].concentration != plain.rounds[-1].concentration
 
 
+def test_private_calibration_fits_the_density_on_what_was_trained_on(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).random((400, 4), np.float32)
+    np.savez(tmp_path / "t.npz", x_train=rows, y_train=np.arange(400) % 4, x_test=rows, y_test=np.arange(400) % 4)
+    recipe = {"data": {"name": "npz", "path": str(tmp_path / "t.npz")}, "split": {"samples_per_client": 20}}
+    _, federation = prepare(Recipe.load(recipe, ["public.samples=20", "clients=5", "density.calibration=private"]))
+    for client in federation.engine._clients.values():  # type: ignore[attr-defined]
+        assert len(client.private) == 20
+        assert torch.equal(client.calibration.inputs, client.private.inputs)
+        assert not client.augment_calibration
+
+
 def test_augmentation_is_refused_for_what_are_no_images(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).random((200, 4), np.float32)
     np.savez(tmp_path / "t.npz", x_train=rows, y_train=np.arange(200) % 2, x_test=rows, y_test=np.arange(200) % 2)

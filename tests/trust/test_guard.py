@@ -153,7 +153,7 @@ def test_regrets_are_those_of_the_formula() -> None:
 
 def test_a_say_is_lost_over_rounds_and_regained_slowly() -> None:
     doubtful = {**HONEST[0], "predictions": HONEST[0]["predictions"].clone()}
-    doubtful["predictions"][:60] = lie()["predictions"][:60]
+    doubtful["predictions"][:30] = lie()["predictions"][:30]
     memory: Any = {}
     says = []
     for upload in [doubtful, doubtful, doubtful, HONEST[0], HONEST[0], HONEST[0], HONEST[0]]:
@@ -247,3 +247,13 @@ def test_a_client_of_weight_two_counts_as_two(name: str) -> None:
     for q in (one, one, other):
         twice.add(q, torch.zeros(SAMPLES))
     assert torch.allclose(double.finish().probabilities, twice.finish().probabilities, atol=1e-6)
+
+
+def test_clients_who_agree_more_once_others_are_lowered_are_no_reason_to_lower_still_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes = iter([[0.4, 0.4, 0.5, 0.5, 1.3], [0.1, 0.1, 0.1, 0.7, 1.3], [0.1, 0.1, 0.1, 0.7, 1.3]])
+    monkeypatch.setattr("trustmix.trust.guard._regrets", lambda *_: torch.tensor(next(passes), dtype=torch.float64))
+    some = [torch.full((3, 2), 0.5)] * 5
+    _, weights = judged(some, None, [None] * 5, torch.ones(5, dtype=torch.float64))
+    assert weights.tolist() == pytest.approx([1, 1, 1, 1, 0.4])

@@ -134,7 +134,9 @@ class DensitySection(Section):
 
     kind: str = Field("gaussians", description="of logits; or kernel, features, energy, entropy, max-probability")
     standardise: bool = Field(False, description="scores in standard deviations of the calibration samples' scores")
-    calibration: Literal["holdout", "augmented"] = Field("holdout", description="augmented: private images, cropped")
+    calibration: Literal["holdout", "augmented", "private"] = Field(
+        "holdout", description="samples kept from training; or the private ones, augmented or as they are"
+    )
     holdout: float = Field(0.2, gt=0, lt=1, description="part of each class held out of training, for holdout")
 
     @field_validator("kind")

@@ -35,8 +35,9 @@ SHARPNESS = 3
 """A client's voice in a sample is the rank of its score among its own scores, to this power."""
 TOLERATED, SILENCED = 2.0, 3.0
 """Up to so many times the median regret a client keeps its full say; from so many on it has none."""
-LEAST_REGRET = 0.2
-"""A median regret below this counts as this: among clients that nearly agree, small differences mean nothing."""
+LEAST_REGRET, LEAST_WITHIN = 0.2, 0.1
+"""A median regret below this counts as this: among clients that nearly agree, small differences mean nothing. The
+second is for clients that tell their label sets: judged within them, they agree more."""
 PASSES = 4
 """How often the consensus is formed anew without those it has lowered."""
 FORGIVENESS = 0.5
@@ -247,9 +248,10 @@ def judged(
     q = [torch.as_tensor(one).cpu() for one in predictions]
     voices = torch.ones(len(q), len(q[0])) if scores is None else ranked(scores)
     weights = regret = before
+    median = LEAST_REGRET if any(held is None for held in classes) else LEAST_WITHIN
     for _ in range(PASSES):
         last, regret = weights, _regrets(q, voices, weights.clamp_min(FORGOTTEN), classes)
-        median = max(float(regret.median()), LEAST_REGRET)
+        median = max(float(regret.median()), median)  # those who are left agree more, which is no reason for rigour
         today = ((SILENCED - regret / median) / (SILENCED - TOLERATED)).clamp(0, 1)
         weights = before * today
         if torch.equal(weights, last):
