@@ -157,6 +157,7 @@ def test_numbers_of_a_chart_open_as_a_table_and_are_told_under_the_pointer(shown
     page, wrong = shown
     chart = page.locator("figure.best_against_k")
     chart.locator("summary").click()
+    chart.locator("tr").last.wait_for()  # the table is made when it is opened
     head, *rows = chart.locator("tr").all()
     assert head.inner_text().split("\t") == ["classes per client, k", "alone", "AVG", "sUWA"]
     assert [row.inner_text().split("\t")[0] for row in rows] == ["2", "5"]
