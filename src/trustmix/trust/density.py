@@ -193,10 +193,10 @@ def _log_likelihood(
     constant = log_weights - (means.square() * precision + variances.log() + math.log(2 * math.pi)).sum(-1) / 2
     square, linear = -precision / 2, means * precision
     scores = torch.empty(z.shape[:2], dtype=torch.float64)
-    for some, rows in _tiles(*z.shape):
+    for some, rows in _tiles(*z.shape[:2]):
         y = z[some, rows] - centre[some]
         # (m, K, n): samples along the last axis, so that the sum over components adds a few long vectors
-        terms = torch.baddbmm(constant[some].unsqueeze(-1), linear[some], y.mT)
+        terms = torch.baddbmm(constant[some].unsqueeze(2), linear[some], y.mT)
         terms.baddbmm_(square[some], y.square_().mT)
         peak = terms.amax(1)
         terms -= peak.unsqueeze(1)
@@ -204,14 +204,14 @@ def _log_likelihood(
     return scores
 
 
-TILE = 2**20
-"""Logits worked on at a time."""
+TILE = 10_000
+"""Rows of logits worked on at a time."""
 
 
-def _tiles(clients: int, samples: int, classes: int) -> Iterator[tuple[slice, slice]]:
+def _tiles(clients: int, samples: int) -> Iterator[tuple[slice, slice]]:
     """Slices of clients and rows that cover everything, each small enough for the cache."""
-    rows = min(samples, max(1, TILE // classes))
-    together = max(1, TILE // (rows * classes))
+    rows = min(samples, TILE)
+    together = max(1, TILE // rows)
     for first in range(0, clients, together):
         for row in range(0, samples, rows):
             yield slice(first, first + together), slice(row, row + rows)
