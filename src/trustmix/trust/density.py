@@ -194,10 +194,11 @@ def _log_likelihood(
     square, linear = -precision / 2, means * precision
     scores = torch.empty(z.shape[:2], dtype=torch.float64)
     for some, rows in _tiles(*z.shape[:2]):
-        y = z[some, rows] - centre[some]
-        # (m, K, n): samples along the last axis, so that the sum over components adds a few long vectors
-        terms = torch.baddbmm(constant[some].unsqueeze(2), linear[some], y.mT)
-        terms.baddbmm_(square[some], y.square_().mT)
+        # samples along the last axis, y (m, C, n) and terms (m, K, n), so that every sum adds a few long vectors
+        part = z[some, rows].mT
+        y = torch.empty(part.shape, dtype=torch.float64).copy_(part).sub_(centre[some].mT)
+        terms = torch.baddbmm(constant[some].unsqueeze(2), linear[some], y)
+        terms.baddbmm_(square[some], y.square_())
         peak = terms.amax(1)
         terms -= peak.unsqueeze(1)
         scores[some, rows] = terms.exp_().sum(1).log_().add_(peak)
