@@ -116,10 +116,56 @@ def test_adding_a_constant_to_all_scores_changes_nothing_but_what_is_allowed_to_
 @given(st.integers(0, 2**31), st.floats(0.5, 0.99), st.sampled_from([0.25, 1.0, 4.0]))
 def test_no_share_exceeds_the_cap_and_smaller_shares_keep_their_proportions(seed: int, cap: float, tau: float) -> None:
     scores = 20 * torch.randn(6, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    before, after = torch.softmax(tau * scores, 0), torch.softmax(tau * capped(scores, tau, cap), 0)
+    weights = torch.tensor([1.0, 0.3, 0.0, 1.0, 0.05, 0.7], dtype=torch.float64)
+    lowered = capped(scores, weights, tau, cap)
+    before, after = (torch.softmax(tau * s + weights.log().unsqueeze(1), 0) for s in (scores, lowered))
     assert float(after.max()) <= cap + 1e-9
     fine = before.amax(0) <= cap
     assert torch.allclose(before[:, fine], after[:, fine], atol=1e-12)
+
+
+def test_the_cap_holds_among_those_who_are_left_when_others_are_silenced() -> None:
+    """Nobody lifts the cap of a friend by speaking as loudly as it does and being silenced."""
+    loud = [{**one, "scores": torch.where(i == TRUTH, -5.0, -60.0)} for i, one in enumerate(HONEST[:CLASSES])]
+    guarded = Guarded(partial(Accumulator, tau=1.0))
+    teacher(guarded, [*loud, lie(scores=loud[0]["scores"])])
+    assert guarded.report()[str(CLASSES)]["weight"] == 0
+    portions = guarded.portions()
+    assert portions is not None
+    assert max(float(share.max()) for share in portions.values()) <= Guard().cap + 1e-9
+
+
+def test_what_a_client_is_held_to_does_not_depend_on_the_cap() -> None:
+    """Capping lowers an only expert's scores exactly where it knows best; it must not be judged by those."""
+    found = []
+    for cap in (0.5, 0.8, 1.0):
+        guarded = Guarded(partial(Accumulator, tau=1.0), Guard(cap))
+        teacher(guarded, [*HONEST, lie()])
+        found.append(guarded.report())
+    assert found[0] == found[1] == found[2]
+
+
+def test_under_the_rule_of_the_loudest_a_silenced_one_has_no_share() -> None:
+    guarded = Guarded(RULES.get("most-confident"))
+    teacher(guarded, [*HONEST, lie()])
+    portions = guarded.portions()
+    assert portions is not None
+    assert float(portions["11"].max()) == 0
+    assert torch.allclose(sum(portions.values(), torch.zeros(SAMPLES)), torch.ones(SAMPLES, dtype=torch.float64))
+
+
+def test_a_rule_that_takes_no_weight_leaves_out_who_has_lost_more_than_half() -> None:
+    class Mean(Accumulator):
+        def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:
+            super().add(predictions, name=name)
+
+    honest = torch.tensor([[0.9, 0.1]] * 100)
+    partly = torch.tensor([[0.0, 1.0]] * 60 + [[0.9, 0.1]] * 40)
+    uploads = [{"predictions": said, "scores": torch.zeros(100)} for said in [*[honest] * 6, partly]]
+    weighing, plain = Guarded(partial(Accumulator, tau=0.0)), Guarded(Mean)
+    assert teacher(weighing, uploads).clients == 7
+    assert 0 < weighing.report()["6"]["weight"] < 0.5
+    assert teacher(plain, uploads).clients == 6
 
 
 def test_a_cap_that_two_clients_could_exceed_is_refused() -> None:

@@ -33,9 +33,9 @@ class EntropyReduction:
     def __init__(self) -> None:
         self._average = Accumulator(0.0)
 
-    def add(self, predictions: Any, scores: Any = None, **told: Any) -> None:
+    def add(self, predictions: Any, scores: Any = None, *, weight: float = 1.0, **told: Any) -> None:
         """Fold in one client's predictions q (N, C); at tau = 0 scores do not count."""
-        self._average.add(predictions, scores, **told)
+        self._average.add(predictions, scores, weight=weight, **told)
 
     def finish(self) -> Teacher[Any]:
         """The teacher of everything added so far."""

@@ -4,7 +4,7 @@ Three bounds, each measured by what most clients do, so that fewer than half of 
 
 - *scores*: a client's scores, sorted, stay below the median of all clients' sorted scores plus three times their
   spread. Only the order of its own scores is a client's to choose, not their size.
-- *share*: where a rule weighs by scores, no client has more than `cap` of any sample.
+- *share*: where a rule weighs by scores, no client has more than `cap` of any sample, silenced ones not counted.
 - *say*: a client that contradicts the others where both know their way loses weight, in the end all of it, and
   regains it slowly. Its `regret` is what the others' consensus p thinks of its word q: sum_x v (max p - q.p) / sum_x v
   max p, with v large where it and others speak. An only expert speaks where the others do not, and is not judged there.
@@ -23,7 +23,7 @@ import torch
 from trustmix.errors import TrustmixError
 from trustmix.trust.arrays import shape_text
 from trustmix.trust.coupling import checked_counts
-from trustmix.trust.mixing import Teacher, checked_predictions, checked_scores
+from trustmix.trust.mixing import LARGEST_SCORE, Teacher, checked_predictions, checked_scores
 from trustmix.trust.rules import Lasting, Memory, Rule
 from trustmix.trust.shares import Keeping, Weighing
 
@@ -121,19 +121,18 @@ class Guarded:
     def finish(self) -> Teacher[Any]:
         """The rule's teacher of all uploads so far, bounded."""
         scores = self._scores()
-        weights = self._weights(scores)
         add: Any = self.rule.add
-        weighs = any(p.name == "weight" or p.kind is p.VAR_KEYWORD for p in signature(add).parameters.values())
+        weighs = "weight" in signature(add).parameters
+        weights = [says(weight, weighs) for weight in self._weights(scores)]
+        scores = self._capped(scores, weights)
         kept = []
         for index, (held, weight) in enumerate(zip(self._held, weights, strict=True)):
-            says = torch.full((len(held.predictions),), weight, dtype=torch.float64)
-            if weight < (SILENT if weighs else HALF):
-                kept.append(torch.zeros_like(says))
-                continue
-            score = None if scores is None else scores[index]
-            less = {"weight": weight} if weighs and weight < 1 else {}
-            add(held.predictions, score, classes=held.classes, ranks=held.ranks, name=held.name, **less)
-            kept.append(self.rule.latest() if isinstance(self.rule, Keeping) else says)
+            even = torch.full((len(held.predictions),), weight, dtype=torch.float64)
+            if weight:
+                score = None if scores is None else scores[index]
+                less = {"weight": weight} if weight < 1 else {}
+                add(held.predictions, score, classes=held.classes, ranks=held.ranks, name=held.name, **less)
+            kept.append(self.rule.latest() if weight and isinstance(self.rule, Keeping) else even)
         self._portions = self._dealt(torch.stack(kept), scores) if kept else None
         self._held = []
         return self.rule.finish()
@@ -142,13 +141,14 @@ class Guarded:
         """Each client's share (N,) of the teacher that was finished last, where the rule weighs clients."""
         return self._portions
 
-    def _dealt(self, says: torch.Tensor, scores: torch.Tensor | None) -> dict[str, torch.Tensor] | None:
+    def _dealt(self, kept: torch.Tensor, scores: torch.Tensor | None) -> dict[str, torch.Tensor] | None:
         """Shares from the weights (M, N) that clients were added with, and from the scores where the rule uses them."""
         if isinstance(self.rule, Weighing):
-            says = says * self.rule.shares(torch.zeros_like(says) if scores is None else scores)
+            said = torch.zeros_like(kept) if scores is None else scores
+            kept = kept * self.rule.shares(said.masked_fill(kept == 0, -LARGEST_SCORE))
         elif not isinstance(self.rule, Keeping):
             return None
-        return dict(zip([held.name for held in self._held], says / says.sum(0), strict=True))
+        return dict(zip([held.name for held in self._held], kept / kept.sum(0), strict=True))
 
     def report(self) -> dict[str, dict[str, float]]:
         """What was done to whom: the part of its scores that was lowered, its regret, and the weight that is left."""
@@ -180,8 +180,14 @@ class Guarded:
         for held, part in zip(self._held, lowered.tolist(), strict=True):
             if part >= WORTH_TELLING:
                 self._report.setdefault(held.name, {})["scores"] = part
-        tau = float(getattr(self.rule, "tau", 0.0))
-        return capped(scores, tau, self.guard.cap) if 0 < tau < math.inf and self.guard.cap < 1 else scores
+        return scores
+
+    def _capped(self, scores: torch.Tensor | None, weights: Sequence[float]) -> torch.Tensor | None:
+        """The scores (M, N) with which nobody has more than the cap, among those who have a say."""
+        tau, speaking = float(getattr(self.rule, "tau", 0.0)), sum(weight > 0 for weight in weights)
+        if scores is None or len(scores) < FEWEST or speaking < 2 or not 0 < tau < math.inf or self.guard.cap == 1:
+            return scores
+        return capped(scores, torch.tensor(weights, dtype=torch.float64), tau, self.guard.cap)
 
     def _weights(self, scores: torch.Tensor | None) -> list[float]:
         """Each client's say, by its regret today and its reputation."""
@@ -223,16 +229,30 @@ def bounded(scores: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(scores).scatter_(1, place, torch.minimum(ordered, allowed))
 
 
-def capped(scores: torch.Tensor, tau: float, cap: float) -> torch.Tensor:
-    """Scores (M, N) in which nobody's share softmax_i(tau * l_i) of a sample is above the cap, which is at least 1/2.
+def says(weight: float, weighs: bool) -> float:
+    """The weight a client is added with, 0 where it is left out: small ones, and under a rule that takes none, halves.
 
-    >>> torch.softmax(capped(torch.tensor([[9.0], [0.0], [0.0]]), tau=1.0, cap=0.8), 0).flatten().tolist()
+    >>> says(0.4, weighs=True), says(0.4, weighs=False), says(0.6, weighs=False)
+    (0.4, 0.0, 1.0)
+    """
+    if weight < (SILENT if weighs else HALF):
+        return 0.0
+    return weight if weighs else 1.0
+
+
+def capped(scores: torch.Tensor, weights: torch.Tensor, tau: float, cap: float) -> torch.Tensor:
+    """Scores (M, N) by which nobody's share of a sample, in proportion w_i exp(tau * l_i), is above the cap, 1/2 or more.
+
+    >>> low = capped(torch.tensor([[9.0], [0.0], [0.0], [8.0]]), torch.tensor([1.0, 1.0, 1.0, 0.0]), tau=1.0, cap=0.8)
+    >>> torch.softmax(low[:3], 0).flatten().tolist()
     [0.800000011920929, 0.10000000149011612, 0.10000000149011612]
     """
-    top, first = scores.max(0, keepdim=True)
-    others = scores.scatter(0, first, -torch.inf)
-    allowed = (torch.logsumexp(tau * others, 0, keepdim=True) + math.log(cap / (1 - cap))) / tau
-    return scores.scatter(0, first, torch.minimum(top, allowed))
+    say = weights.to(scores.dtype).log().unsqueeze(1)
+    loud = tau * scores + say
+    first = loud.argmax(0, keepdim=True)
+    others = torch.logsumexp(loud.scatter(0, first, -torch.inf), 0, keepdim=True)
+    allowed = (others + math.log(cap / (1 - cap)) - say.squeeze(1)[first]) / tau
+    return scores.scatter(0, first, torch.minimum(scores.gather(0, first), allowed))
 
 
 def judged(

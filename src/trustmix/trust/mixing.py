@@ -95,7 +95,9 @@ class Accumulator:
         """
         q = checked_predictions(predictions, name).cpu()
         score = torch.zeros(len(q), dtype=torch.float64) if scores is None else checked_scores(scores, len(q), name)
-        self._fold(q * weight, score, torch.full_like(score, weight), torch.full_like(score, weight**2), name)
+        self._fold(
+            q.to(torch.float64) * weight, score, torch.full_like(score, weight), torch.full_like(score, weight**2), name
+        )
         self.clients += 1
         self._kind = self._kind or Kind.of(predictions)
 
@@ -134,7 +136,7 @@ class Accumulator:
         """Add sums that are relative to exp(tau * peak) to ours, both brought to the larger peak."""
         if self._parts is None:
             # copies: the caller may reuse its buffers, and from now on these are changed in place
-            self._parts = peak.clone(), weight.clone(), square.clone(), mixed.to(torch.float64, copy=True)
+            self._parts = peak.clone(), weight.clone(), square.clone(), mixed.clone()
             return
         our_peak, our_weight, our_square, our_mixed = self._parts
         if mixed.shape != our_mixed.shape:
@@ -144,7 +146,7 @@ class Accumulator:
         ours, theirs = _shrink(our_peak - top, self.tau), _shrink(peak - top, self.tau)
         our_peak.copy_(top)
         our_weight.mul_(ours).add_(weight * theirs)
-        our_mixed.mul_(ours.unsqueeze(-1)).add_(mixed * theirs.unsqueeze(-1))
+        our_mixed.mul_(ours.unsqueeze(-1)).addcmul_(mixed, theirs.unsqueeze(-1))
         our_square.mul_(ours.square_()).add_(square * theirs.square_())
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -165,7 +167,7 @@ class Accumulator:
             accumulator = cls(float(metadata["tau"]))
             accumulator.clients = int(metadata["clients"])
             if accumulator.clients:
-                accumulator._parts = tuple(tensors[name] for name in PARTS)
+                accumulator._parts = tuple(tensors[name].clone() for name in PARTS)
                 accumulator._kind = Kind(metadata["package"], getattr(torch, metadata["dtype"]))
         except (KeyError, AttributeError, TypeError) as error:
             raise TrustmixError(f"this is not a saved accumulator: {error} is missing or wrong.") from error
@@ -196,7 +198,7 @@ def checked_predictions(predictions: Any, name: str) -> torch.Tensor:
     if q.ndim != 2 or q.numel() == 0:
         raise TrustmixError(f"{name}: predictions have the shape {shape_text(q)}; they must be (N, C), none of them 0.")
     tolerance = 2e-2 if q.dtype in (torch.float16, torch.bfloat16) else 1e-3
-    on = (q.sum(1, dtype=torch.float64) - 1).abs() <= tolerance  # false for NaN too
+    on = (q.sum(1, dtype=torch.promote_types(q.dtype, torch.float32)) - 1).abs() <= tolerance  # false for NaN too
     if bool(on.all()) and float(q.min()) >= 0:
         return q
     as_floats(q, f"{name}: predictions")
