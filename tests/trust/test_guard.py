@@ -126,7 +126,7 @@ def test_no_share_exceeds_the_cap_and_smaller_shares_keep_their_proportions(seed
 
 def test_the_cap_holds_among_those_who_are_left_when_others_are_silenced() -> None:
     """Nobody lifts the cap of a friend by speaking as loudly as it does and being silenced."""
-    loud = [{**one, "scores": torch.where(i == TRUTH, -5.0, -60.0)} for i, one in enumerate(HONEST[:CLASSES])]
+    loud = [{**one, "scores": torch.where(TRUTH.eq(i), -5.0, -60.0)} for i, one in enumerate(HONEST[:CLASSES])]
     guarded = Guarded(partial(Accumulator, tau=1.0))
     teacher(guarded, [*loud, lie(scores=loud[0]["scores"])])
     assert guarded.report()[str(CLASSES)]["weight"] == 0

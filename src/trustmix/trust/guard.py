@@ -241,7 +241,7 @@ def says(weight: float, weighs: bool) -> float:
 
 
 def capped(scores: torch.Tensor, weights: torch.Tensor, tau: float, cap: float) -> torch.Tensor:
-    """Scores (M, N) by which nobody's share of a sample, in proportion w_i exp(tau * l_i), is above the cap, 1/2 or more.
+    """Scores (M, N) by which nobody's share of a sample, in proportion w_i exp(tau * l_i), is above the cap.
 
     >>> low = capped(torch.tensor([[9.0], [0.0], [0.0], [8.0]]), torch.tensor([1.0, 1.0, 1.0, 0.0]), tau=1.0, cap=0.8)
     >>> torch.softmax(low[:3], 0).flatten().tolist()
