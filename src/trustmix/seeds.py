@@ -5,6 +5,7 @@ nobody else's numbers, and there is no generator state to save.
 """
 
 import hashlib
+import secrets
 
 import numpy as np
 import torch
@@ -30,3 +31,22 @@ def torch_stream(seed: int, *name: object) -> torch.Generator:
 def numpy_stream(seed: int, *name: object) -> np.random.Generator:
     """A NumPy generator at the start of the named stream."""
     return np.random.default_rng(stream(seed, *name))
+
+
+STATE = slice(24, 24 + 8 * 624)
+"""Where a torch generator's state has the 624 words of its Mersenne twister, 32 bits in 8 bytes each."""
+
+
+def secret_stream() -> torch.Generator:
+    """A torch generator that nobody can repeat: its whole state comes from the operating system.
+
+    A seed would not do, since torch takes 32 bits of it, which can all be tried.
+
+    >>> bool(torch.rand((), generator=secret_stream()) == torch.rand((), generator=secret_stream()))
+    False
+    """
+    generator = torch.Generator().manual_seed(0)
+    state = generator.get_state()
+    state.numpy()[STATE].view(np.uint64)[:] = np.frombuffer(secrets.token_bytes(4 * 624), np.uint32)
+    generator.set_state(state)
+    return generator

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 
@@ -44,9 +43,12 @@ def unpack(data: bytes, source: str = "the data") -> tuple[dict[str, torch.Tenso
     try:
         tensors = safetensors.torch.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return tensors, dict(json.loads(header["__metadata__"][METADATA]))
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        facts = json.loads(header["__metadata__"][METADATA])
+    except Exception as error:  # bytes may come from anybody, and the readers have errors of many kinds
         raise StorageError(f"{source} is not a whole safetensors file of trustmix ({error}).") from error
+    if not isinstance(facts, dict):
+        raise StorageError(f"{source} is not a whole safetensors file of trustmix (its metadata are no object).")
+    return tensors, facts
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -290,6 +290,8 @@ def replied(facts: dict[str, Any], payload: bytes | None = None) -> Message:
         ({"client": "north", "round": 1, "accuracy": 1.5}, "accuracy is 1.5; it must be between 0 and 1"),
         ({"client": "north", "round": 1, "accuracy": float("nan")}, "accuracy is nan; it must be between 0 and 1"),
         ({"client": "north", "round": 1, "seconds": {"train": -1}}, "seconds.train is -1; it must be a length of time"),
+        ({"client": "north", "round": 1, "nll": 10**400}, f"nll is 1{'0' * 59}; it must be between 0 and 1e+09"),
+        ({"client": "north", "round": 1, "seconds": {"a": 1e999}}, "seconds.a is inf; it must be a length of time"),
         ({"client": "north", "round": 1, "seconds": 3}, "seconds must be the time of a few stages"),
     ],
 )

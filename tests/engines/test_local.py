@@ -135,6 +135,40 @@ def test_models_that_cannot_be_stacked_are_left_untouched_and_trained_one_by_one
             assert torch.equal(a, b)
 
 
+class Counting(nn.Module):
+    """Counts its batches in a buffer, in place or by putting another there, and uses the count."""
+
+    def __init__(self, *, replaces: bool, dropout: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.drop = nn.Linear(FEATURES, CLASSES), nn.Dropout(0.5 if dropout else 0.0)
+        self.replaces = replaces
+        self.count: torch.Tensor
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if self.training and self.replaces:
+            self.count = 0.9 * self.count + x.detach().mean()
+        elif self.training:
+            self.count += 1
+        return self.drop(self.linear(x / (1 + 0.01 * self.count)))
+
+
+@pytest.mark.parametrize(
+    "how", [{"replaces": False}, {"replaces": True}, {"replaces": False, "dropout": True}], ids=str
+)
+def test_models_that_update_buffers_are_left_untouched_and_trained_one_by_one(how: dict[str, bool]) -> None:
+    members = clients(lambda: Counting(**how), 3)
+    alone, together = jobs(members), jobs(members)
+    with pytest.raises(RuntimeError):
+        train_stacked(together)
+    for one, other in zip(alone, together, strict=True):
+        train(one)
+        train(other)
+        for key, value in one.model.state_dict().items():
+            assert torch.equal(value, other.model.state_dict()[key])
+
+
 class Activated(nn.Module):
     """Two of these may look alike, parameters, names and all, and still compute something else."""
 

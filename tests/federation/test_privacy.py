@@ -1,13 +1,16 @@
 """Promises of privacy in a federation: spent as promised, repeatable where simulated, secret elsewhere, or refused."""
 
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import trustmix as tm
 from trustmix.errors import TrustmixError
-from trustmix.federation import Privacy, Training
+from trustmix.federation import Privacy, Request, Training, train
+from trustmix.seeds import STATE, secret_stream
 from trustmix.study.building import prepare
 
 SMALL: dict[str, Any] = {
@@ -51,6 +54,45 @@ def test_noise_is_repeatable_only_where_it_is_simulated() -> None:
     assert torch.equal(drawn(simulated), drawn(simulated))
     assert not torch.equal(drawn(real), drawn(real))
     assert not torch.equal(drawn(real), drawn(simulated))
+
+
+def test_secret_noise_has_no_seed_that_could_be_tried() -> None:
+    """A seed of 32 bits would give the second word of the generator's state from the first."""
+    first, second = secret_stream().get_state().numpy()[STATE].view(np.uint64)[:2].tolist()
+    assert (1812433253 * (first ^ (first >> 30)) + 1) % 2**32 != second
+
+
+def crowd(**promise: Any) -> list[tm.Client]:
+    draws = torch.Generator().manual_seed(1)
+    public = tm.Public(torch.rand(20, 4, generator=draws), classes=2)
+    inputs, labels, privacy = torch.rand(40, 4, generator=draws), torch.arange(40) % 2, Privacy(8.0, **promise)
+    model = partial(torch.nn.Linear, 4, 2)
+    return [tm.Client.from_arrays(name, model, inputs, labels, public=public, privacy=privacy) for name in "ab"]
+
+
+def test_training_under_a_promise_draws_its_noise_from_the_operating_system_too() -> None:
+    def learnt(**how: Any) -> torch.Tensor:
+        client = crowd(rounds=1, **how)[0]
+        job = next(client.stages(Request(1)))
+        with torch.no_grad():
+            for parameter in job.model.parameters():
+                parameter.zero_()
+        job.order = [torch.arange(len(job.inputs))] * 3  # what is left to chance is the noise
+        train(job)
+        return torch.cat([parameter.detach().flatten() for parameter in job.model.parameters()])
+
+    assert torch.equal(learnt(simulated=True), learnt(simulated=True))
+    assert not torch.equal(learnt(), learnt())
+
+
+@pytest.mark.parametrize("mechanism", ["training", "uploads"])
+def test_a_client_that_has_spent_its_rounds_answers_no_more(mechanism: Any) -> None:
+    client = crowd(rounds=2, mechanism=mechanism)[0]
+    spent = [client.step(Request(number)).epsilon for number in (1, 2)]
+    assert 7 < (spent[-1] or 0) <= 8
+    with pytest.raises(TrustmixError, match="for 2 rounds, and these are spent"):
+        client.step(Request(3))
+    assert client.step(Request(3, train=False)).payload is None  # the closing of a run asks for nothing private
 
 
 def test_more_samples_and_fewer_rounds_need_less_noise() -> None:

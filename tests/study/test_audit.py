@@ -46,6 +46,13 @@ def test_the_command_tells_all_attacks_and_refuses_what_is_no_finished_run(tmp_p
         audit(folder)
 
 
+def test_a_run_with_liars_is_audited_as_if_they_were_honest(tmp_path: Path) -> None:
+    how = {"seed": 3, "guard": {"on": True}}
+    honest = audit(trained(tmp_path / "honest", {"first_epochs": 1}, **how))
+    lied = audit(trained(tmp_path / "lied", {"first_epochs": 1}, attack={"kind": "takeover", "share": 0.2}, **how))
+    assert lied.findings[0] == honest.findings[0]
+
+
 def test_strength_is_that_of_scikit_learn_ties_included() -> None:
     draws = np.random.default_rng(0)
     members = draws.random(3000) < 0.4

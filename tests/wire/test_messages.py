@@ -1,12 +1,25 @@
 """Messages: what was sent arrives, both upload forms say the same, and nothing is taken that was not promised."""
 
+import json
 from typing import Any
 
 import pytest
 import torch
+import zstandard
 
 from trustmix import ClassGaussians, TrustmixError
-from trustmix.wire import CODECS, FORMS, Envelope, decode_teacher, decode_upload, encode_teacher, fingerprint
+from trustmix.wire import (
+    CODECS,
+    FORMS,
+    Envelope,
+    Upload,
+    decode_teacher,
+    decode_upload,
+    encode_teacher,
+    encode_upload,
+    fingerprint,
+)
+from trustmix.wire.frame import WORDS, wrap
 
 SAMPLES, CLASSES = 40, 10
 ENVELOPE = Envelope("7", 3, "f" * 16, SAMPLES, CLASSES)
@@ -97,6 +110,35 @@ def test_a_teacher_is_no_upload() -> None:
     teacher = encode_teacher(torch.full((SAMPLES, CLASSES), 0.1), ENVELOPE, "float32")
     with pytest.raises(TrustmixError, match="says kind = teacher; expected was scores or density"):
         decode_upload(teacher, ENVELOPE)
+
+
+def forged(tensors: dict[str, Any], facts: Any) -> bytes:
+    """A frame around a safetensors header that says anything, without a byte of data."""
+    header = json.dumps({**tensors, "__metadata__": {"trustmix": json.dumps(facts)}}).encode()
+    body = len(header).to_bytes(8, "little") + header
+    return wrap(zstandard.ZstdCompressor(dict_data=WORDS).compress(body))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "facts"),
+    [
+        ({}, [[1, 2], ["kind", "scores"]]),
+        ({}, "scores"),
+        ({}, {"kind": "\ud800"}),
+        ({}, {"kind": "scores", "sender": [[[[]]]]}),
+        ({"x": {"dtype": "F32", "shape": [0, 2**62, 8], "data_offsets": [0, 0]}}, ENVELOPE.header("scores", "float32")),
+        ({"x": {"dtype": "F32", "shape": [0, 2**63], "data_offsets": [0, 0]}}, ENVELOPE.header("scores", "float32")),
+    ],
+)
+def test_a_header_that_says_anything_is_refused_like_any_other(tensors: dict[str, Any], facts: Any) -> None:
+    with pytest.raises(TrustmixError, match="The message"):
+        decode_upload(forged(tensors, facts), ENVELOPE)
+
+
+def test_scores_that_are_no_numbers_are_refused_whatever_the_rule_does_with_them() -> None:
+    upload = Upload(torch.full((SAMPLES, CLASSES), 0.1), torch.full((SAMPLES,), torch.nan))
+    with pytest.raises(TrustmixError, match="the score of sample 0 is nan"):
+        decode_upload(encode_upload(upload, ENVELOPE, "float32"), ENVELOPE)
 
 
 @pytest.mark.parametrize("length", [0, 4, 8, 200, -1])

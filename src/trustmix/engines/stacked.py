@@ -90,10 +90,19 @@ class _Stack:
         everybody = active == len(self.models)
         named = {name: leaf if everybody else leaf[:active] for name, leaf in self.leaves.items()}
 
-        def one(parameters: dict[str, torch.Tensor], batch: torch.Tensor) -> Any:
-            return functional_call(self.template, parameters, (batch,))
+        buffers = {name: buffer.clone() for name, buffer in self.template.named_buffers()}
 
-        return vmap(one, randomness="error")(named, inputs)  # type: ignore[no-any-return]
+        def one(parameters: dict[str, torch.Tensor], batch: torch.Tensor) -> Any:
+            tensors = {**parameters, **buffers}
+            logits = functional_call(self.template, tensors, (batch,))
+            if any(tensors[name] is not buffer for name, buffer in buffers.items()):
+                raise RuntimeError("a model that replaces its buffers cannot be stacked")
+            return logits
+
+        logits: torch.Tensor = vmap(one, randomness="error")(named, inputs)
+        if not all(torch.equal(buffers[name], buffer) for name, buffer in self.template.named_buffers()):
+            raise RuntimeError("a model that updates its buffers cannot be stacked")
+        return logits
 
     def descend(self, loss: torch.Tensor, active: int) -> None:
         """One step of the active clients; the losses of different clients share no parameter."""

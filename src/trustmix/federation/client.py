@@ -222,6 +222,8 @@ class Client:
         return self._job(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
 
     def _train(self, live: Live, round_: int) -> Job:
+        if self.privacy is not None and live.stages >= self.privacy.rounds:
+            raise TrustmixError(f"its promise of privacy is for {self.privacy.rounds} rounds, and these are spent")
         epochs = self.training.epochs if live.stages else self.training.first_epochs
         live.stages += 1
         private, augment = self.private, self.training.augment
@@ -240,8 +242,9 @@ class Client:
     ) -> Job:
         if not self.training.keep_optimizer:
             live.optimizer = self.training.make_optimizer(live.model.parameters())
-        if noise is not None and self.privacy is not None:
-            draws = self.privacy.draws(self.seed, stage, self.id, round_)  # which records a batch takes is a secret too
+        private = self.privacy if noise is not None else None
+        if private is not None:
+            draws = private.draws(self.seed, stage, self.id, round_)  # which records a batch takes is a secret too
         else:
             draws = torch_stream(self.seed, "order", stage, self.id, round_)
         return Job.of(
@@ -256,6 +259,7 @@ class Client:
             hardware=self.hardware,
             augment=augment,
             noise=noise,
+            secret=private is not None and not private.simulated,
         )
 
     def _upload(self, live: Live, request: Request) -> bytes:

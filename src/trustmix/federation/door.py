@@ -28,7 +28,7 @@ def turned_away(reply: Reply, round_: int, asked: Container[str]) -> str | None:
 
 
 def sound(reply: Reply) -> Reply:
-    """The reply without figures that cannot be: an accuracy is from 0 to 1, a time or an epsilon not below 0.
+    """The reply without figures that cannot be: an accuracy is from 0 to 1, a loss, time or epsilon not below 0.
 
     >>> kept = sound(Reply("north", 1, accuracy=7.0, seconds={"train": 2.0, "save": float("nan"), "x": 1.0}))
     >>> kept.accuracy, kept.seconds
@@ -41,6 +41,8 @@ def sound(reply: Reply) -> Reply:
         reply,
         accuracy=_within(reply.accuracy, 1),
         local_accuracy=_within(reply.local_accuracy, 1),
+        nll=_within(reply.nll, LARGEST),
+        ece=_within(reply.ece, 1),
         epsilon=_within(reply.epsilon, LARGEST),
         epsilon_round=_within(reply.epsilon_round, LARGEST),
         seconds=seconds,
@@ -49,6 +51,15 @@ def sound(reply: Reply) -> Reply:
 
 LARGEST = 1e9
 """Of any figure: thirty years in seconds."""
+
+
+def plain(reason: str) -> str:
+    r"""A reason that may quote somebody, as text that can be written anywhere.
+
+    >>> plain("kind = \ud800")
+    'kind = ?'
+    """
+    return reason.encode("utf-8", "replace").decode()
 
 
 def _within(figure: float | None, largest: float) -> float | None:

@@ -6,7 +6,6 @@ the predictions themselves get the noise, and no scores are sent.
 """
 
 import math
-import secrets
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -15,7 +14,7 @@ import torch
 from trustmix.federation.accountant import epsilon_of, noise_for
 from trustmix.federation.private import GradientNoise
 from trustmix.federation.training import Training
-from trustmix.seeds import torch_stream
+from trustmix.seeds import secret_stream, torch_stream
 from trustmix.trust import noisy_predictions
 
 Mechanism: TypeAlias = Literal["training", "uploads"]
@@ -44,7 +43,7 @@ class Privacy:
         """What the noise and the batches of a stage are drawn from."""
         if self.simulated:
             return torch_stream(seed, "privacy", *name)
-        return torch.Generator().manual_seed(secrets.randbits(63))
+        return secret_stream()
 
     def gradients(self, samples: int, training: Training) -> GradientNoise | None:
         """The noise of training on so many samples, None where uploads get it."""

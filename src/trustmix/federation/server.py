@@ -16,7 +16,7 @@ import torch
 from trustmix.errors import TrustmixError
 from trustmix.federation.checkpoint import Checkpoint, Progress
 from trustmix.federation.client import Client, Public
-from trustmix.federation.door import LONGEST_NAME, sound, turned_away
+from trustmix.federation.door import LONGEST_NAME, plain, sound, turned_away
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.moment import Moment, Watcher, nobody
@@ -176,7 +176,7 @@ class Federation:
                 answer.reason if isinstance(answer, Failure) else self._receive(answer, request, asked, mixer, result)
             )
             if reason is not None:
-                result.failed[answer.client[:LONGEST_NAME]] = reason
+                result.failed[plain(answer.client[:LONGEST_NAME])] = plain(reason)
         return result
 
     def _receive(

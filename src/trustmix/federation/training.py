@@ -96,6 +96,8 @@ class Job:
     augment: Augment = "none"
     noise: GradientNoise | None = None
     """What makes the training differentially private, if it is to be."""
+    secret: torch.Generator | None = None
+    """What its noise is drawn from, where no seed may repeat it."""
     seconds: float = 0.0
     """How long it took; of jobs that were done together, the job's share."""
 
@@ -114,8 +116,9 @@ class Job:
         hardware: Hardware,
         augment: Augment = "none",
         noise: GradientNoise | None = None,
+        secret: bool = False,
     ) -> "Job":
-        """The job whose order and seed are drawn from the generator."""
+        """The job whose order and seed are drawn from the generator; and its noise too, if that is `secret`."""
         seed = int(torch.randint(2**62, (1,), generator=generator))
         sizes = lengths(inputs)
         if noise is None:
@@ -123,7 +126,9 @@ class Job:
         else:
             steps = epochs * math.ceil(len(inputs) / training.batch)
             order = poisson_batches(len(inputs), noise.rate, steps, generator)
-        return cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware, augment, noise)
+        made = cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware, augment, noise)
+        made.secret = generator if secret else None
+        return made
 
 
 POOL = 50
@@ -173,7 +178,7 @@ def train(job: Job) -> None:
     begin = time.perf_counter()
     job.model.train()
     loss = torch.zeros(())
-    draws = torch.Generator().manual_seed(job.seed)
+    draws = job.secret or torch.Generator().manual_seed(job.seed)
     with torch.random.fork_rng(devices=[job.hardware.device] if job.hardware.device.startswith("cuda") else []):
         torch.manual_seed(job.seed)
         for index in job.order:

@@ -23,6 +23,7 @@ from trustmix.seeds import numpy_stream, stream
 from trustmix.study.building import prepare
 from trustmix.study.recipe import Recipe
 from trustmix.study.record import RunDirectory
+from trustmix.study.sections import AttackSection
 from trustmix.trust import rule_of
 from trustmix.wire import decode_upload
 
@@ -118,7 +119,8 @@ def audit(folder: Path) -> Audit:
         raise TrustmixError(f"{folder} is a run of {recipe.rule}; the audit is of rules that mix predictions.")
     rounds = record.rounds()
     quiet = ["engine.name=local", "engine.mode=sequential", "faults.crash=0", "faults.late=0"]
-    _, federation = prepare(Recipe.load(recipe, quiet), record)
+    honest = recipe.model_copy(update={"attack": AttackSection()})  # liars train honestly, and it is about training
+    _, federation = prepare(Recipe.load(honest, quiet), record)
     with closing(federation.engine):
         clients: list[Client] = list(federation.engine.members)  # type: ignore[attr-defined]
         findings = _attack(clients, len(rounds), None if recipe.rule == ALONE else recipe.method)

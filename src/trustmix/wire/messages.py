@@ -14,7 +14,7 @@ import torch
 
 from trustmix.errors import TrustmixError
 from trustmix.trust import ClassGaussians, Density
-from trustmix.trust.mixing import checked_predictions
+from trustmix.trust.mixing import checked_predictions, checked_scores
 from trustmix.wire.codecs import CODECS, Floats, Layout, Parts
 from trustmix.wire.frame import seal, unseal
 
@@ -161,8 +161,11 @@ def decode_upload(payload: bytes, envelope: Envelope, base: torch.Tensor | None 
         if _mark(known) != header["base"]:
             raise TrustmixError(f"The message of {envelope.sender} is a difference to another teacher than the last.")
         tensors.update(_add(tensors, known))
-    predictions = checked_predictions(chosen.decode(tensors, envelope.classes), f"The message of {envelope.sender}")
-    return Upload(predictions, chosen.scores.decode(tensors["scores"]), *shared)
+    source = f"The message of {envelope.sender}"
+    predictions = checked_predictions(chosen.decode(tensors, envelope.classes), source)
+    told = chosen.scores.decode(tensors["scores"])
+    checked_scores(told, envelope.samples, source)
+    return Upload(predictions, told, *shared)
 
 
 def encode_teacher(probabilities: torch.Tensor, envelope: Envelope, codec: str) -> bytes:

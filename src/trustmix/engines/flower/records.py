@@ -5,7 +5,6 @@ says of itself is not believed: types and ranges are checked here, the payload w
 """
 
 import json
-import math
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
+from trustmix.federation.door import LARGEST
 
 FACTS, PAYLOAD = "facts", "payload"
 
@@ -70,7 +70,7 @@ def answer_of(client: str, request: Request, message: Message) -> Reply | Failur
             said = f"client {facts.get('client')}, round {facts.get('round')}"
             raise TrustmixError(f"it answers for {said[:100]}; asked was round {request.round}")
         parts = {key: _number(facts.get(key), key, 1.0) for key in ("accuracy", "local_accuracy", "ece")}
-        parts |= {key: _number(facts.get(key), key, math.inf) for key in ("epsilon", "epsilon_round", "nll")}
+        parts |= {key: _number(facts.get(key), key, LARGEST) for key in ("epsilon", "epsilon_round", "nll")}
         return Reply(client, request.round, payload, seconds=_seconds(facts.get("seconds", {})), **parts)
     except TrustmixError as error:
         return Failure(client, f"answer refused: {error}")
@@ -93,6 +93,6 @@ def _seconds(value: Any) -> dict[str, float]:
     if not isinstance(value, dict) or len(value) > 20 or any(len(stage) > 20 for stage in value):
         raise TrustmixError("seconds must be the time of a few stages")
     for stage, took in value.items():
-        if not isinstance(took, int | float) or not 0 <= took < math.inf:
+        if not isinstance(took, int | float) or not 0 <= took <= LARGEST:
             raise TrustmixError(f"seconds.{stage} is {str(took)[:60]}; it must be a length of time")
     return {stage: float(took) for stage, took in value.items()}
