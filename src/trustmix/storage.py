@@ -89,8 +89,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """The value of a JSON file."""
+    data = read_bytes(path)
     try:
-        return json.loads(read_bytes(path))
+        return json.loads(data)
     except ValueError as error:
         raise StorageError(f"{path} is not valid JSON ({error}).") from error
 

@@ -197,6 +197,7 @@ def test_a_sheet_or_a_parquet_column_of_another_kind_is_one_sentence(tmp_path: P
     [
         ({"size": "x"}, r"data.size: input should be a valid integer"),
         ({"size": 0}, r"data.size is 0"),
+        ({"size": 1_000_000}, r"data.size is 1000000; images are scaled to 1 to 4096"),
         ({"test": "x"}, r"data.test: input should be a valid number"),
         ({"classes": "kind0"}, r"data.classes: .* \(given: 'kind0'\)"),
     ],
@@ -210,6 +211,19 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
+def flip(file: Path) -> None:
+    """An archive whose checksum is that of other contents."""
+    packed = bytearray(file.read_bytes())
+    packed[-8] ^= 1
+    file.write_bytes(packed)
+
+
+def one_class_less(folder: Path) -> None:
+    with np.load(folder / "labels.npz") as labels:
+        kept = {part: np.minimum(labels[part], 8) for part in ("train", "test")}
+    np.savez(folder / "labels.npz", **kept, classes=np.array(NAMES[:9]))
+
+
 @pytest.mark.parametrize(
     ("form", "damage", "sentence"),
     [
@@ -221,6 +235,9 @@ def cut(file: Path) -> None:
         (sheets, lambda folder: (folder / "test-00.webp").unlink(), "0 test images on its sheets, but 25 labels"),
         (image_folder, lambda folder: cut(folder / "train/kind3/003.png"), r"kind3/003.png is not a whole image"),
         (npz, cut, "could not be read as an npz"),
+        (archive, flip, "cifar-10-python.tar.gz could not be read"),
+        (sheets, lambda folder: np.savez(folder / "labels.npz", train=0, test=0), "lacks train, test or classes"),
+        (sheets, one_class_less, "holds 9 classes; cifar10 has 10"),
     ],
 )
 def test_damage_is_one_sentence_that_names_the_file(

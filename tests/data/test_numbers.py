@@ -1,6 +1,7 @@
 """Tables of numbers, and public sets that come alone."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,3 +51,28 @@ def test_a_public_npz_may_bring_labels_to_measure_the_teacher(tmp_path: Path) ->
     np.savez(tmp_path / "other.npz", x=np.zeros((5, 3)))
     with pytest.raises(TrustmixError, match="has no x_public; it has x"):
         load("shared", path=tmp_path / "other.npz", classes=["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "sentence"),
+    [
+        ("label\n" + "x\ny\n" * 5, {}, "has no column of numbers beside the label"),
+        ("a,a,label\n1,2,x\n", {}, 'one column of each name, and none without, not "a"'),
+        (ROWS, {"classes": ["x+y", "y", "z"]}, 'names "y" twice; a label belongs to one class'),
+        (ROWS, {"classes": ["x", "q"]}, 'names "q", but the labels are x, y, z'),
+        ("a,label\n1e999,x\n", {}, 'row 1: "1e999" in column "a" is no number'),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_one_sentence(
+    tmp_path: Path, rows: str, options: dict[str, Any], sentence: str
+) -> None:
+    (tmp_path / "rows.csv").write_text(rows)
+    with pytest.raises(TrustmixError, match=sentence):
+        load("table", path=tmp_path / "rows.csv", **options)
+
+
+def test_a_class_may_have_a_plus_in_its_name(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,label\n" + "1,c++\n2,java\n3,rust\n" * 10)
+    data = load("table", path=tmp_path / "rows.csv", classes=["c++", "java+rust"])
+    assert data.class_names == ("c++", "java+rust")
+    assert len(data.train) + len(data.test) == 30

@@ -157,6 +157,13 @@ def nan_at_17() -> Any:
         ({"x_test": np.zeros((6, 4), np.uint8)}, r"test part: inputs are torch\.uint8, training ones torch\.float32"),
         ({"x_test": np.zeros((0, 4)), "y_test": np.zeros(0, int)}, "there are no samples"),
         ({"x_public": np.zeros((0, 4))}, "public part: there are no samples"),
+        ({"x_public": np.zeros(())}, r'The data set "npz" could not be read from .*bad.npz \(TypeError'),
+        ({"y_train": np.full(30, 50_000_000)}, "the labels go up to 50000000 with 30 samples; number the classes"),
+        ({"x_train": np.zeros((30, 4), ">f4")}, "train part: inputs and labels must be numbers"),
+        (
+            {"x_train": np.zeros(30, np.float32)},
+            r"are \(30,\) and \(30,\); they must be \(n, ...\)",
+        ),
     ],
 )
 def test_bad_arrays_are_refused_with_what_and_where(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
@@ -172,6 +179,8 @@ def test_bad_arrays_are_refused_with_what_and_where(changes: dict[str, Any], sen
         ({}, "names no data"),
         ({"name": "npz"}, "needs data.path"),
         ({"name": "digits", "path": "x"}, "is built in"),
+        ({"name": "npz", "path": "~nobody-of-this-name/x.npz"}, "could not be read"),
+        ({"name": "shared", "path": "x.csv"}, "needs data.classes"),
     ],
 )
 def test_a_data_set_that_cannot_be_found_is_explained(call: dict[str, str], sentence: str) -> None:

@@ -255,7 +255,7 @@ MESSAGES: list[tuple[str, dict[str, Any], bytes | None]] = [
 
 
 def asked(kind: str, facts: dict[str, Any], payload: bytes | None = None) -> Message:
-    TaskIdentity.run_id, TaskIdentity.node_id = 1, SUPERLINK_NODE_ID
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SUPERLINK_NODE_ID, 1
     message = Message(records.content_of(facts, payload), dst_node_id=7, message_type=kind)
     message.metadata.__dict__["_message_id"] = "m"
     return message

@@ -44,7 +44,7 @@ def in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except TrustmixError as error:
-            console.print(f"Error: {error}")
+            console.print(f"Error: {' '.join(str(error).split())}")  # what it quotes may have lines of its own
             raise typer.Exit(2) from error
         except KeyboardInterrupt as stop:
             console.print(f"Stopped.{HINTS.get(command.__name__, '')}")

@@ -7,9 +7,9 @@ unpickler that knows arrays and plain values only: nothing in them is executed.
 import importlib
 import io
 import itertools
+import lzma
 import pickle
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ import torch
 from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import given, located
 from trustmix.data.parts import chosen_classes, scaled, split_off_test
-from trustmix.data.sources import DATASETS, npz
+from trustmix.data.sources import DATASETS, npz, read_npz
 from trustmix.data.tables import column, read_table
 from trustmix.errors import TrustmixError
 
@@ -88,12 +88,11 @@ def _cifar(kind: _Cifar, path: Path | None) -> Dataset:
     place = located(kind.name, path, kind.hub, "https://www.cs.toronto.edu/~kriz/cifar.html")
     if place.suffix == ".npz":
         return npz(place)
-    if place.is_dir() and (place / "labels.npz").is_file():
-        return _sheets(kind.name, place)
-    if place.is_dir() and any(place.rglob("*.parquet")):
-        return _parquet(kind.name, place)
-    if place.is_dir() and (place / "train").is_dir():
-        return images(place)
+    whole = _folder(kind.name, place) if place.is_dir() else None
+    if whole is not None and whole.classes != kind.classes:
+        raise TrustmixError(f"{place} holds {whole.classes} classes; {kind.name} has {kind.classes}.")
+    if whole is not None:
+        return whole
     binaries = [f"{name}.bin" for name in (*kind.train, kind.test)]
     files = _members(place, {*kind.train, kind.test, kind.meta, *binaries, kind.names_file})
     for wanted, read in (([*kind.train, kind.test], _pickled), (binaries, _binary)):
@@ -110,6 +109,15 @@ def _cifar(kind: _Cifar, path: Path | None) -> Dataset:
     )
 
 
+def _folder(name: str, place: Path) -> Dataset | None:
+    """A folder that is read as a whole: sheets, parquet files, or images."""
+    if (place / "labels.npz").is_file():
+        return _sheets(name, place)
+    if any(place.rglob("*.parquet")):
+        return _parquet(name, place)
+    return images(place) if (place / "train").is_dir() else None
+
+
 def _members(place: Path, wanted: Collection[str]) -> dict[str, bytes]:
     """The wanted files, by their names, from a folder or from a tar archive."""
     try:
@@ -122,7 +130,9 @@ def _members(place: Path, wanted: Collection[str]) -> dict[str, bytes]:
                 if member.isfile() and name in wanted:
                     stream = archive.extractfile(member)
                     found[name] = stream.read() if stream else b""
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+            while archive.fileobj and archive.fileobj.read(2**20):  # the checksum is behind all files
+                pass
+    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         raise TrustmixError(f"{place} could not be read ({error}); fetch the archive again.") from error
     return found
 
@@ -183,7 +193,7 @@ def _pickled(kind: _Cifar, where: str, data: bytes) -> tuple[torch.Tensor, torch
     entries = _unpickled(where, data)
     try:
         pixels = entries["data"].values.astype(np.uint8).reshape(-1, 3, 32, 32)
-        labels = np.asarray(entries[kind.labels], np.int64)
+        labels = np.asarray(entries[kind.labels], np.int64).reshape(len(pixels))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise TrustmixError(f"{where} holds no images and {kind.labels} ({error}).") from error
     return torch.from_numpy(pixels), torch.from_numpy(labels)
@@ -202,7 +212,8 @@ def _cifar_names(kind: _Cifar, place: Path, files: Mapping[str, bytes]) -> list[
     names: list[str] = []
     if kind.meta in files:
         found = _unpickled(f"{place}: {kind.meta}", files[kind.meta]).get(kind.names, [])
-        names = [name.decode() if isinstance(name, bytes) else str(name) for name in found]
+        listed = found if isinstance(found, list) else []
+        names = [name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in listed]
     elif kind.names_file in files:
         names = files[kind.names_file].decode("utf-8", "replace").split()
     return names if len(names) == kind.classes else [str(number) for number in range(kind.classes)]
@@ -210,12 +221,12 @@ def _cifar_names(kind: _Cifar, place: Path, files: Mapping[str, bytes]) -> list[
 
 def _sheets(name: str, folder: Path) -> Dataset:
     """Contact sheets: labels.npz (train, test, classes), and train-NN, test-NN pictures with 25 images in a row."""
+    archive = read_npz(folder / "labels.npz")
     try:
-        with np.load(folder / "labels.npz", allow_pickle=False) as archive:
-            labels = {part: archive[part].astype(np.int64) for part in ("train", "test")}
-            names = [str(entry) for entry in archive["classes"]]
-    except (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile) as error:
-        raise TrustmixError(f"{folder / 'labels.npz'} could not be read ({error}).") from error
+        labels = {part: archive[part].astype(np.int64).reshape(-1) for part in ("train", "test")}
+        names = [str(entry) for entry in archive["classes"].reshape(-1)]
+    except (ValueError, KeyError) as error:
+        raise TrustmixError(f"{folder / 'labels.npz'} lacks train, test or classes ({error}).") from error
     parts = []
     for part, wanted in labels.items():
         files = sorted(folder.glob(f"{part}-*.*"))
@@ -258,6 +269,8 @@ def _parquet(name: str, folder: Path) -> Dataset:
     return scaled(name, train, Labelled(parts[1][0], torch.tensor(both[border:])), names)
 
 
+LARGEST = 4096
+"""Pixels of a side that images are scaled to."""
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
 
@@ -272,8 +285,8 @@ def images(
     """
     if path is None:
         raise TrustmixError('The data set "images" needs data.path, a folder with a folder of images for each class.')
-    if size is not None and size < 1:
-        raise TrustmixError(f"data.size is {size}; images need at least one pixel.")
+    if size is not None and not 1 <= size <= LARGEST:
+        raise TrustmixError(f"data.size is {size}; images are scaled to 1 to {LARGEST} pixels a side.")
     folder = given(path)
     halves = [folder / "train", next((folder / n for n in ("test", "val") if (folder / n).is_dir()), folder / "test")]
     if not halves[0].is_dir():
@@ -295,7 +308,8 @@ def images(
 
 def _listed(folder: Path) -> list[Path]:
     """The image files in the folder's class folders."""
-    found = sorted(file for file in folder.glob("*/*") if file.suffix.lower() in ENDINGS)
+    files = (file for file in folder.glob("*/*") if not file.parent.name.startswith("."))
+    found = sorted(file for file in files if file.suffix.lower() in ENDINGS)
     if not found:
         raise TrustmixError(f"{folder} holds no images; it needs a folder for each class with images in it.")
     return found
@@ -321,6 +335,8 @@ def picture(
             if size is not None:
                 plain = plain.resize((size, size), pillow.Resampling.BILINEAR)
             return np.asarray(plain)
+    except TrustmixError:
+        raise
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:  # what Pillow raises
         raise TrustmixError(f"{where} is not a whole image ({error}); mend or remove it.") from error
 
@@ -332,7 +348,9 @@ def stack(pictures: Sequence[np.ndarray[Any, Any]], names: Iterable[Any]) -> tor
     for name, picture in zip(names, same, strict=True):
         if picture.shape != same[0].shape:
             sizes = [f"{shape[1]} x {shape[0]}" for shape in (picture.shape, same[0].shape)]
-            raise TrustmixError(f"{name} is {sizes[0]} pixels, the first image {sizes[1]}; set data.size to scale all.")
+            raise TrustmixError(
+                f"{name} is {sizes[0]} pixels, the first image {sizes[1]}; set data.size (or public.size) to scale all."
+            )
     return _channels_first(np.stack(same))
 
 

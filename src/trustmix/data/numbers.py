@@ -14,8 +14,8 @@ import torch
 from trustmix import places
 from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.parts import chosen_classes, scaled, split_off_test
-from trustmix.data.sources import DATASETS, read_npz
-from trustmix.data.tables import column, kind_of, read_table
+from trustmix.data.sources import DATASETS, labelled, read_npz
+from trustmix.data.tables import Table, column, kind_of, read_table
 from trustmix.errors import TrustmixError
 
 
@@ -37,7 +37,7 @@ def table(
     rows = read_table(place)
     names, labels = chosen_classes(column(rows, label, place, "data.label"), classes)
     features = list(columns) if columns else [name for name in rows if name != label]
-    inputs = torch.stack([_numbers(column(rows, name, place, "data.columns"), name, place) for name in features], 1)
+    inputs = _features(rows, features, place)
     known = torch.tensor(labels)
     whole = Labelled(inputs[known >= 0], known[known >= 0])
     train, held_out = split_off_test(whole, len(names), test, place.name)
@@ -55,14 +55,15 @@ def shared(path: Path | None = None, *, classes: Sequence[str], columns: Sequenc
     if kind_of(place):
         rows = read_table(place)
         features = list(columns) if columns else list(rows)
-        inputs = torch.stack([_numbers(column(rows, name, place, "data.columns"), name, place) for name in features], 1)
+        inputs = _features(rows, features, place)
         labels = torch.full((len(inputs),), -1)
     else:
         arrays = read_npz(place)
         if "x_public" not in arrays:
             raise TrustmixError(f"{place} has no x_public; it has {', '.join(sorted(arrays)) or 'nothing'}.")
-        inputs = _array(arrays["x_public"])
-        labels = torch.as_tensor(arrays.get("y_public", np.full(len(inputs), -1))).to(torch.int64)
+        unknown = np.full(np.atleast_1d(arrays["x_public"]).shape[:1], -1)
+        public = labelled(place.stem, {"y_public": unknown, **arrays}, "public")
+        inputs, labels = public.inputs, public.labels
     public = Labelled(inputs, labels)
     return scaled(
         place.stem, public, public[torch.zeros(0, dtype=torch.int64)], [str(name) for name in classes], public
@@ -82,9 +83,11 @@ def found(path: Path | None, name: str, what: str) -> Path:
     return places.find(path) or path
 
 
-def _array(values: Any) -> torch.Tensor:
-    tensor = torch.as_tensor(np.asarray(values))
-    return tensor.to(torch.float32) if tensor.dtype == torch.float64 else tensor
+def _features(rows: Table, names: Sequence[str], path: Path) -> torch.Tensor:
+    """The columns of that names, (n, features)."""
+    if not names:
+        raise TrustmixError(f"{path} has no column of numbers beside the label.")
+    return torch.stack([_numbers(column(rows, name, path, "data.columns"), name, path) for name in names], 1)
 
 
 def _numbers(values: Sequence[Any], name: str, path: Path) -> torch.Tensor:
@@ -93,7 +96,7 @@ def _numbers(values: Sequence[Any], name: str, path: Path) -> torch.Tensor:
     for row, value in enumerate(values, 1):
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
             raise TrustmixError(

@@ -29,18 +29,22 @@ def chosen_classes(labels: Sequence[Any], wanted: Sequence[str] | None) -> tuple
     >>> chosen_classes(["a", "b", "c", "a"], ["c", "a+b"])
     (['c', 'a+b'], [1, 1, 0, 1])
     """
-    unlabelled = next((row for row, label in enumerate(labels, 1) if label is None or not str(label).strip()), None)
-    if unlabelled:
-        raise TrustmixError(f"Row {unlabelled} of the data has no label; fill it in or leave the row out.")
+    for row, label in enumerate(labels, 1):
+        if label is None or label != label or not str(label).strip():  # nan alone differs from itself
+            raise TrustmixError(f"Row {row} of the data has no label; fill it in or leave the row out.")
+        if isinstance(label, bytes | list | dict):
+            raise TrustmixError(f"Row {row} of the data has the label {str(label)[:40]}; it must be text or a number.")
     present = class_names(labels)
     names = list(wanted) if wanted else present
-    index = {part: number for number, name in enumerate(names) for part in ([name] if not wanted else name.split("+"))}
-    missing = [part for part in index if part not in present]
-    if missing:
-        raise TrustmixError(
-            f'data.classes names "{missing[0]}", but the labels are {", ".join(present[:30])}'
-            f"{' and more' if len(present) > 30 else ''}."
-        )
+    index: dict[str, int] = {}
+    for number, name in enumerate(names):
+        for part in [name] if name in present else name.split("+"):
+            if part not in present:
+                more = " and more" if len(present) > 30 else ""
+                raise TrustmixError(f'data.classes names "{part}", but the labels are {", ".join(present[:30])}{more}.')
+            if part in index:
+                raise TrustmixError(f'data.classes names "{part}" twice; a label belongs to one class.')
+            index[part] = number
     return names, [index.get(str(label), -1) for label in labels]
 
 

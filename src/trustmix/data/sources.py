@@ -6,7 +6,6 @@ calls it and checks the result.
 
 import gzip
 import inspect
-import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -44,16 +43,30 @@ def load(
         raise TrustmixError("The recipe names no data: set data.name, data.source or data.path.")
     read = DATASETS.get(name)
     options = _checked_options(name, read, options)
-    return checked(read(Path(path).expanduser() if path is not None else None, **options))
+    try:
+        data = read(Path(path).expanduser() if path is not None else None, **options)
+    except TrustmixError:
+        raise
+    except Exception as error:  # a file that is not what it seems to be makes its reader raise anything
+        where = f" from {path}" if path is not None else ""
+        raise TrustmixError(
+            f'The data set "{name}" could not be read{where} ({type(error).__name__}: {error}).'
+        ) from error
+    return checked(data)
 
 
 def _checked_options(name: str, read: Source, options: dict[str, Any]) -> dict[str, Any]:
     """The options as the data set's function takes them; a list of classes may name them by numbers."""
-    known = [key for key, entry in inspect.signature(read).parameters.items() if entry.kind is entry.KEYWORD_ONLY]
+    parameters = inspect.signature(read).parameters.items()
+    takes = {key: entry for key, entry in parameters if entry.kind is entry.KEYWORD_ONLY}
+    known = list(takes)
     for key in options:
         if key not in known:
             there = f"There are: {', '.join(known)}" if known else "It has none but path"
             raise TrustmixError(f'The data set "{name}" has no setting "{key}".{nearest(key, known)} {there}.')
+    needed = [key for key, entry in takes.items() if entry.default is entry.empty and key not in options]
+    if needed:
+        raise TrustmixError(f'The data set "{name}" needs data.{needed[0]}.')
     types, found = get_type_hints(read), {}
     for key, value in options.items():
         given = [str(entry) for entry in value] if key == "classes" and isinstance(value, list | tuple) else value
@@ -138,7 +151,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # a damaged archive may raise anything
         reason = "it is none, or holds Python objects" if "pickle" in str(error) else error
         raise TrustmixError(f"{path} could not be read as an npz file of plain arrays ({reason}).") from error
 
@@ -174,12 +187,16 @@ def from_arrays(name: str, arrays: dict[str, Any]) -> Dataset:
         raise TrustmixError(
             f'Data set "{name}" lacks {", ".join(missing)}; it has {", ".join(sorted(arrays)) or "nothing"}.'
         )
-    train, test = (_labelled(name, arrays, part) for part in ("train", "test"))
+    train, test = (labelled(name, arrays, part) for part in ("train", "test"))
     public = None
     if "x_public" in arrays:
         unknown = np.full(len(arrays["x_public"]), -1)
-        public = _labelled(name, {"y_public": unknown, **arrays}, "public")
+        public = labelled(name, {"y_public": unknown, **arrays}, "public")
     highest = int(train.labels.max()) if len(train) else 0
+    if "classes" not in arrays and not 0 <= highest < max(len(train), 1):
+        raise TrustmixError(
+            f'Data set "{name}": the labels go up to {highest} with {len(train)} samples; number the classes from 0.'
+        )
     names = (
         tuple(map(str, np.atleast_1d(arrays["classes"])))
         if "classes" in arrays
@@ -188,16 +205,17 @@ def from_arrays(name: str, arrays: dict[str, Any]) -> Dataset:
     return scaled(name, train, test, names, public)
 
 
-def _labelled(name: str, arrays: dict[str, Any], part: str) -> Labelled:
+def labelled(name: str, arrays: dict[str, Any], part: str) -> Labelled:
+    """The samples x_<part> and y_<part> of some arrays."""
     try:
         x, y = (torch.as_tensor(np.asarray(arrays[f"{letter}_{part}"])) for letter in "xy")
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: numbers in another machine's order of bytes
         raise TrustmixError(f'Data set "{name}", {part} part: inputs and labels must be numbers ({error}).') from error
-    if x.ndim == 0 or y.ndim != 1:
+    if x.ndim < 2 or y.ndim != 1:
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
         raise TrustmixError(f'Data set "{name}": x_{part} and y_{part} are {shapes}; they must be (n, ...) and (n,).')
     if y.dtype.is_floating_point or y.dtype == torch.bool:
         raise TrustmixError(f'Data set "{name}": y_{part} is of type {y.dtype}; labels must be integers.')
-    if x.dtype == torch.float64:
+    if x.dtype in (torch.float64, torch.float16):
         x = x.to(torch.float32)
     return Labelled(x, y.to(torch.int64))

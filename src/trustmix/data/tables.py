@@ -74,6 +74,9 @@ def _csv(path: Path, columns: Sequence[str] | None) -> Table:
         raise TrustmixError(f"{path} is not a csv file ({error}).") from error
     rows = [row for row in rows if row]  # blank lines
     names = list(columns) if columns else rows.pop(0) if rows else []
+    odd = next((name for index, name in enumerate(names) if not name.strip() or name in names[:index]), None)
+    if odd is not None:
+        raise TrustmixError(f'{path}: there must be one column of each name, and none without, not "{odd}".')
     for number, row in enumerate(rows):
         if len(row) != len(names):
             raise TrustmixError(f"{path}, row {number + 1}: {len(row)} fields, but the columns are {', '.join(names)}.")
@@ -87,7 +90,7 @@ def _jsonl(path: Path, _columns: Sequence[str] | None) -> Table:
             continue
         try:
             rows.append(dict(json.loads(line)))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise TrustmixError(f"{path}, line {number} is not a JSON object ({error}).") from error
     names = rows[0] if rows else {}
     # a column counts if every row has it; others, such as notes on some rows, are left alone
@@ -101,6 +104,6 @@ def _parquet(path: Path, _columns: Sequence[str] | None) -> Table:
         raise TrustmixError(f'{path} needs pyarrow to be read: pip install "trustmix[hub]".') from error
     try:
         table: Table = parquet.read_table(path).to_pydict()
-    except (OSError, ValueError) as error:  # pyarrow's own errors are subclasses
+    except Exception as error:  # pyarrow has errors of its own, of many kinds
         raise TrustmixError(f"{path} is not a whole parquet file ({error}).") from error
     return table

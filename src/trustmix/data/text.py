@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,8 @@ def text(
     """
     if path is None:
         raise TrustmixError('The data set "text" needs data.path, a csv, jsonl or parquet file or a folder of them.')
+    if not text:
+        raise TrustmixError("data.text names no column; name the one that holds the text.")
     place = given(path)
     parts = _parts(place) if place.is_dir() else {"train": [place], "test": []}
     if not parts["train"]:
@@ -141,7 +144,11 @@ def _parts(place: Path) -> dict[str, list[Path]]:
 def _joined(table: Table, columns: Sequence[str], file: Path) -> list[str]:
     """The text columns of each row in one."""
     found = [column(table, name, file, "data.text") for name in columns]
-    return [" ".join(str(part) for part in row if part is not None) for row in zip(*found, strict=True)]
+    texts = [" ".join(str(part) for part in row if part is not None) for row in zip(*found, strict=True)]
+    for row, text in enumerate(texts, 1):
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise TrustmixError(f"{file}, row {row}: the text holds half a character (a lone surrogate); mend it.")
+    return texts
 
 
 def _number(value: Any, file: Path, name: str) -> int:
@@ -159,22 +166,28 @@ def _named(place: Path, names: Sequence[str]) -> tuple[str, ...]:
         found = storage.read_json(folder / "classes.json")
         told = [str(name) for name in found] if isinstance(found, list) else []
     elif (folder / "classes.txt").is_file():
-        told = (folder / "classes.txt").read_text("utf-8").splitlines()
+        told = (folder / "classes.txt").read_text("utf-8", "replace").splitlines()
     if all(name.isdecimal() and int(name) < len(told) for name in names):
         return tuple(told[int(name)] for name in names)
     return tuple(names)
 
 
+LONGEST = 2**16
+"""Tokens of a text at most."""
+
+
 def tokenised(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
     """Token ids (n, longest), int16 where the vocabulary allows, padded with -1; from the cache where it has them."""
-    if length < 3:
-        raise TrustmixError(f"data.length is {length}; a text needs at least three tokens.")
+    if not 3 <= length <= LONGEST:
+        raise TrustmixError(f"data.length is {length}; a text is cut to 3 to {LONGEST} tokens.")
     place = places.find(tokenizer)
+    if place is not None and not place.is_dir():
+        raise TrustmixError(f"data.tokenizer is {place}, a file; name the folder that it lies in.")
     key = hashlib.sha256(json.dumps([tokenizer if place is None else _fingerprint(place), length]).encode())
     for one in texts:
         key.update(one.encode("utf-8", "surrogatepass") + b"\0")
     kept = places.cache() / "tokens" / f"{key.hexdigest()[:32]}.safetensors"
-    if kept.is_file():
+    with suppress(StorageError, KeyError):  # what is not there, or damaged, is made again
         return storage.read_tensors(kept)[0]["tokens"]
     tokens = _tokenise(texts, tokenizer, length)
     try:
@@ -203,6 +216,7 @@ def load_tokenizer(tokenizer: str) -> Any:
         transformers: Any = importlib.import_module("transformers")
     except ImportError as error:
         raise TrustmixError('Texts need transformers: pip install "trustmix[text]".') from error
+    transformers.utils.logging.disable_progress_bar()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # set, so that later worker processes do not warn
     try:
         return transformers.AutoTokenizer.from_pretrained(

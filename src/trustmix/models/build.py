@@ -43,9 +43,13 @@ class ModelFactory:
 
     def _network(self) -> nn.Module:
         build = function_of(self.source, "model.source") if self.source else MODELS.get(self.name or "")
+        # an error inside the user's own function keeps its traceback
+        misfit: tuple[type[Exception], ...] = (TypeError, RuntimeError) if self.source else (Exception,)
         try:
             network = build(self.shape, self.classes, **self.options)
-        except (TypeError, RuntimeError) as error:
+        except TrustmixError:
+            raise
+        except misfit as error:
             raise TrustmixError(
                 f"The model {self.label} could not be built for inputs {self.shape}: {error}."
             ) from error

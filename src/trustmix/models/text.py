@@ -91,6 +91,7 @@ def _transformers(name: str, shape: tuple[int, ...]) -> Any:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
         raise TrustmixError(f'The model "{name}" needs transformers: pip install "trustmix[text]".') from error
+    transformers.utils.logging.disable_progress_bar()
     if len(shape) != 1:
         raise TrustmixError(f'The model "{name}" takes token ids (length,), not {shape}.')
     return transformers

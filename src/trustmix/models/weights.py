@@ -55,10 +55,12 @@ def load_weights(network: nn.Module, weights: str, *, head: Sequence[str] = (), 
     missing = [name for name in own if name not in given and matters(name)]
     unknown = [name for name in given if name not in own and matters(name)]
     wrong = [name for name in own if name in given and given[name].shape != own[name].shape and matters(name)]
+    whole = [name for name in own if name in given and own[name].is_floating_point() > given[name].is_floating_point()]
     problem = (
         (missing and f"{missing[0]} is missing")
         or (unknown and f"the model has no {unknown[0]}")
         or (wrong and f"{wrong[0]} is {tuple(given[wrong[0]].shape)} instead of {tuple(own[wrong[0]].shape)}")
+        or (whole and f"{whole[0]} holds whole numbers, as a quantised model does")
     )
     if problem:
         raise TrustmixError(f"{file} holds weights of another architecture: {problem}.")
@@ -87,6 +89,6 @@ def _read(file: Path) -> dict[str, torch.Tensor]:
         raise TrustmixError(f"{file} holds more than tensors and was not loaded.") from error
     except Exception as error:  # a file that is none may raise anything
         raise TrustmixError(f"{file} is not a whole file of weights ({type(error).__name__}).") from error
-    if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(k, str) and torch.is_tensor(v) for k, v in found.items()):
         raise TrustmixError(f"{file} is not a state dict: a file of named tensors was expected.")
     return found

@@ -4,6 +4,7 @@ Settings that do not go together are refused here, each by itself in `sections`,
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Recipe(Section):
     3
     """
 
-    clients: Positive = Field(20, description="how many")
+    clients: Positive = Field(20, le=1_000_000, description="how many")
     rounds: Positive = Field(20, description="how many")
     seed: int = Field(0, ge=0, description="decides everything random")
     rule: str | Tau = Field("suwa", description="a rule's or a baseline's name, or `{ tau = 0.4 }`")
@@ -219,12 +220,14 @@ def built_in() -> dict[str, str]:
 
 def _read(recipe: str | Path) -> tuple[dict[str, Any], str]:
     """The fields of a built-in recipe or a TOML file, and how to name it in a message."""
-    name, file = str(recipe), Path(recipe).expanduser()
+    name = str(recipe)
     if name in built_in():
         text, where = (resources.files("trustmix") / "recipes" / f"{name}.toml").read_text("utf-8"), f'recipe "{name}"'
         return toml.parse(text, where), where
-    if file.is_file():
-        return toml.read(file), str(file)
+    with suppress(OSError, RuntimeError):  # no name of a file, or in the folder of a user who is not there
+        file = Path(recipe).expanduser()
+        if file.is_file():
+            return toml.read(file), str(file)
     hint = nearest(name, built_in())
     raise TrustmixError(
         f'There is no recipe "{name}": neither a file nor built in.{hint} Built in are: {", ".join(built_in())}.'

@@ -1,9 +1,11 @@
 """The samples of a recipe: its data, the public set, each client's share, and what is tested on."""
 
 import inspect
+from pathlib import Path
 
 import torch
 
+from trustmix import places
 from trustmix.data import DATASETS, Dataset, Labelled, load, partition
 from trustmix.errors import TrustmixError
 from trustmix.seeds import numpy_stream
@@ -62,6 +64,12 @@ def check_images(recipe: Recipe, data: Dataset) -> None:
             raise TrustmixError(f"{setting} asks for augmented images, but the inputs of {data.name} are {data.shape}.")
 
 
+def _place(path: str | None) -> Path | str | None:
+    """Where a path leads, however it is written."""
+    found = None if path is None else places.find(path)
+    return path if found is None else found.resolve()
+
+
 def _drawn(recipe: Recipe, elsewhere: Labelled) -> Labelled:
     """As many public samples as the recipe wants."""
     if recipe.public.samples > len(elsewhere):
@@ -81,7 +89,8 @@ def _public_elsewhere(recipe: Recipe, data: Dataset) -> Labelled | None:
     wanted = recipe.public
     if wanted.data is None:
         return data.public
-    if (wanted.data, wanted.path) == (recipe.data.name, recipe.data.path):
+    same_place = _place(wanted.path) == _place(recipe.data.path)
+    if wanted.data == recipe.data.name and same_place:
         raise TrustmixError("public.data is the private data set itself; leave it out to draw from the same pool.")
     takes = inspect.signature(DATASETS.get(wanted.data)).parameters
     given = recipe.data.model_extra or {}

@@ -13,7 +13,7 @@ from trustmix.registry import Registry
 from trustmix.trust import DENSITIES
 from trustmix.wire import CODECS
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
 Part = Annotated[float, Field(gt=0, le=1)]
 Chance = Annotated[float, Field(ge=0, lt=1)]
 
@@ -27,12 +27,13 @@ def _known(registry: Registry[Any], name: str) -> str:
 class Section(BaseModel):
     """Settings that belong together; what is not among them is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Tau(Section):
     """The tempered softmax at a temperature of one's own."""
 
+    model_config = ConfigDict(allow_inf_nan=True)
     tau: float = Field(ge=0)
 
 

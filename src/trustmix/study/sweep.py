@@ -30,6 +30,7 @@ from trustmix.study.toml import parse_value, toml_value
 
 PAUSE = 0.05
 """Seconds between two looks at the processes."""
+MOST_SEEDS = 10_000
 LONGEST = 120
 """Characters of a cell's directory name at most."""
 
@@ -122,8 +123,9 @@ def sweep(
     runs = planned(recipe, over, seeds, overrides)
     if jobs is not None and jobs < 1:
         raise TrustmixError(f"A sweep needs at least one run at a time; jobs is {jobs}.")
-    if jobs is None and any(not _finished(folder, run) for run in runs):
-        jobs = jobs_that_fit(run.recipe for run in runs)
+    if any(not _finished(folder, run) for run in runs):
+        fitting = jobs_that_fit(run.recipe for run in runs)  # builds every model once, whatever `jobs` is
+        jobs = jobs or fitting
     with storage.locked(folder):
         _record(folder, over, runs)
         with closing(_play(folder, runs, min(jobs or 1, len(runs)), watch or (lambda _: None))) as played:
@@ -147,6 +149,10 @@ def planned(
         settings = dict(zip(over, values, strict=True))
         changes = [_override(key, value) for key, value in settings.items()]
         runs.append(Planned(settings, seed, Recipe.load(recipe, [*overrides, *changes, f"seed={seed}"])))
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        twice = next(run for index, run in enumerate(runs) if run.name in names[:index])
+        raise TrustmixError(f"The sweep has {twice} twice, written in two ways; give every value once.")
     return runs
 
 
@@ -168,6 +174,9 @@ def _check(over: Mapping[str, Sequence[Any]], seeds: Sequence[int], overrides: S
         twice = [value for index, value in enumerate(values) if value in values[:index]]
         if twice:
             raise TrustmixError(f"The sweep over {key} has {plain(twice[0])} twice; give every value once.")
+    within = [(key, other) for key in over for other in over if other.startswith(f"{key}.")]
+    if within:
+        raise TrustmixError(f"The sweep over {within[0][0]} sets {within[0][1]} too; leave out one of the two.")
     if "seed" in over:
         raise TrustmixError("Seeds are swept by --seeds, such as --seeds 3 or --seeds 3,4,5, not by --over seed.")
     both = [override for override in overrides if override.partition("=")[0].strip() in {*over, "seed"}]
@@ -220,6 +229,8 @@ def parse_seeds(text: str) -> list[int]:
     if not all(re.fullmatch(r"[0-9]{1,18}", part) for part in parts) or text.strip() == "0":
         raise TrustmixError(f'--seeds takes a number of seeds, such as 3, or a list, such as 3,4,5, not "{text}".')
     seeds = [int(part) for part in parts]
+    if "," not in text and seeds[0] > MOST_SEEDS:
+        raise TrustmixError(f"--seeds {text} asks for that many seeds; {MOST_SEEDS} is the most, or a list of some.")
     return seeds if "," in text else list(range(seeds[0]))
 
 
@@ -243,7 +254,7 @@ def _record(folder: Path, over: Mapping[str, Sequence[Any]], runs: Sequence[Plan
         check_free(folder)
     else:
         now, record = {run.name: run.recipe for run in runs}, storage.read_json(file)
-        if "runs" not in record:
+        if not isinstance(record, dict) or not isinstance(record.get("runs"), dict):
             raise TrustmixError(f"{file} is no record of a sweep; choose another --out.")
         for name, begun in record["runs"].items():
             if name not in now:

@@ -15,6 +15,8 @@ def read(file: Path) -> dict[str, Any]:
         text = file.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise TrustmixError(f"{file} is not a TOML file: it is not UTF-8 text.") from error
+    except OSError as error:
+        raise TrustmixError(f"{file} could not be read ({error.strerror}).") from error
     return parse(text, str(file))
 
 
@@ -39,6 +41,8 @@ def override(fields: dict[str, Any], change: str) -> None:
     value = parse_value(text)
     for section in sections:
         inner = fields.get(section)
+        if isinstance(inner, list):
+            raise TrustmixError(f'"{change}" sets one of several {section} tables; change them in the recipe itself.')
         fields[section] = dict(inner) if isinstance(inner, Mapping) else {}
         fields = fields[section]
     if sections and key == "name" and fields.get(key) != value:
