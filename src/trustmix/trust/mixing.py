@@ -95,9 +95,8 @@ class Accumulator:
         """
         q = checked_predictions(predictions, name).cpu()
         score = torch.zeros(len(q), dtype=torch.float64) if scores is None else checked_scores(scores, len(q), name)
-        self._fold(
-            q.to(torch.float64) * weight, score, torch.full_like(score, weight), torch.full_like(score, weight**2), name
-        )
+        whole = torch.full_like(score, weight)
+        self._fold(q.to(torch.float64), score, whole, whole.square(), name, times=weight)
         self.clients += 1
         self._kind = self._kind or Kind.of(predictions)
 
@@ -131,12 +130,18 @@ class Accumulator:
         return weight / weight.sum(0)
 
     def _fold(
-        self, mixed: torch.Tensor, peak: torch.Tensor, weight: torch.Tensor, square: torch.Tensor, name: str
+        self,
+        mixed: torch.Tensor,
+        peak: torch.Tensor,
+        weight: torch.Tensor,
+        square: torch.Tensor,
+        name: str,
+        times: float = 1.0,
     ) -> None:
-        """Add sums that are relative to exp(tau * peak) to ours, both brought to the larger peak."""
+        """Add sums that are relative to exp(tau * peak), `mixed` so many times, to ours, all at the larger peak."""
         if self._parts is None:
             # copies: the caller may reuse its buffers, and from now on these are changed in place
-            self._parts = peak.clone(), weight.clone(), square.clone(), mixed.clone()
+            self._parts = peak.clone(), weight.clone(), square.clone(), mixed * times
             return
         our_peak, our_weight, our_square, our_mixed = self._parts
         if mixed.shape != our_mixed.shape:
@@ -146,7 +151,7 @@ class Accumulator:
         ours, theirs = _shrink(our_peak - top, self.tau), _shrink(peak - top, self.tau)
         our_peak.copy_(top)
         our_weight.mul_(ours).add_(weight * theirs)
-        our_mixed.mul_(ours.unsqueeze(-1)).addcmul_(mixed, theirs.unsqueeze(-1))
+        our_mixed.mul_(ours.unsqueeze(-1)).addcmul_(mixed, theirs.unsqueeze(-1), value=times)
         our_square.mul_(ours.square_()).add_(square * theirs.square_())
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
