@@ -28,6 +28,8 @@ from trustmix.engines.local import cores
 
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 3
+WHO = ("plain", "ours", "again", "flower")
+"""Who is timed: the plain loop, trustmix for the first time on a machine, the second time, and Flower."""
 
 
 def speed() -> list[dict[str, Any]]:
@@ -35,7 +37,7 @@ def speed() -> list[dict[str, Any]]:
     rows = []
     for name, build in WORKLOADS.items():
         work = build()
-        times: dict[str, list[float]] = {"plain": [], "ours": [], "again": [], "flower": []}
+        times: dict[str, list[float]] = {who: [] for who in WHO}
         found = ""
         accuracy: dict[str, float] = {}
         for repeat in range(REPEATS):
@@ -239,6 +241,21 @@ def machine() -> dict[str, Any]:
     }
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """The speed of all in Markdown: median seconds, and how many times those of trustmix the others take."""
+    lines = [
+        "| model | plain loop | trustmix, first | again | Flower | plain / first | plain / again | Flower / first |"
+    ]
+    lines += ["|---" * 8 + "|"]
+    for row in rows:
+        seconds = {who: median(row[f"{who}_seconds"]) for who in WHO if f"{who}_seconds" in row}
+        cells = [f"{seconds[who]:.1f} s" if who in seconds else "" for who in WHO]
+        pairs = (("plain", "ours"), ("plain", "again"), ("flower", "ours"))
+        cells += [f"{seconds[slow] / seconds[fast]:.1f}x" if slow in seconds else "" for slow, fast in pairs]
+        lines.append(f"| {row['model']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def bars(rows: list[dict[str, Any]]) -> str:
     """The speed table as an SVG: how many times the time of trustmix the others take."""
     pairs = [
@@ -268,6 +285,7 @@ def main() -> None:
         found = {"machine": machine(), "command": f"python -m benchmarks.run {name}", "results": sections[name]()}
         (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
         if name == "speed":
+            print(table(found["results"]))
             (RESULTS / "speed.svg").write_text(bars(found["results"]))
 
 
