@@ -27,14 +27,16 @@ bench: $(VENV)/.bench
 drill: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.drill
 
-$(VENV)/.core: pyproject.toml constraints.txt
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.core
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable ".[dev]"
-	touch $@
+	touch $(VENV)/.core $@
 
 $(VENV)/.docs: $(VENV)/.core
 	$(PIP) --editable ".[docs]"
