@@ -57,7 +57,8 @@ def test_a_public_npz_may_bring_labels_to_measure_the_teacher(tmp_path: Path) ->
     ("rows", "options", "sentence"),
     [
         ("label\n" + "x\ny\n" * 5, {}, "has no column of numbers beside the label"),
-        ("a,a,label\n1,2,x\n", {}, 'one column of each name, and none without, not "a"'),
+        ("a,a,label\n1,2,x\n", {}, 'has the column "a" twice; every column needs'),
+        (",,label\n1,2,x\n", {}, "has a column without a name; every column needs"),
         (ROWS, {"classes": ["x+y", "y", "z"]}, 'names "y" twice; a label belongs to one class'),
         (ROWS, {"classes": ["x", "q"]}, 'names "q", but the labels are x, y, z'),
         ("a,label\n1e999,x\n", {}, 'row 1: "1e999" in column "a" is no number'),

@@ -132,7 +132,7 @@ def test_tokenising_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: py
         (b"", "t.jsonl", "holds no rows"),
         (b"\xfd7zXZ\x00\x00garbage", "t.jsonl.xz", "could not be read"),
         (b"PAR1garbage", "t.parquet", "is not a whole parquet file"),
-        (b"text,text,label\nx,y,a\n", "t.csv", 'one column of each name, and none without, not "text"'),
+        (b"text,text,label\nx,y,a\n", "t.csv", 'has the column "text" twice; every column needs'),
         (b'{"text": "x", "label": NaN}\n', "t.jsonl", "Row 1 of the data has no label"),
         (b'{"text": "x", "label": ["a"]}\n', "t.jsonl", "it must be text or a number"),
         (b'{"text": "\\ud800", "label": 1}\n', "t.jsonl", "row 1: the text holds half a character"),

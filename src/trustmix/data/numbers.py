@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from trustmix import places
@@ -56,15 +55,12 @@ def shared(path: Path | None = None, *, classes: Sequence[str], columns: Sequenc
         rows = read_table(place)
         features = list(columns) if columns else list(rows)
         inputs = _features(rows, features, place)
-        labels = torch.full((len(inputs),), -1)
+        public = Labelled(inputs, torch.full((len(inputs),), -1))
     else:
         arrays = read_npz(place)
         if "x_public" not in arrays:
             raise TrustmixError(f"{place} has no x_public; it has {', '.join(sorted(arrays)) or 'nothing'}.")
-        unknown = np.full(np.atleast_1d(arrays["x_public"]).shape[:1], -1)
-        public = labelled(place.stem, {"y_public": unknown, **arrays}, "public")
-        inputs, labels = public.inputs, public.labels
-    public = Labelled(inputs, labels)
+        public = labelled(place.stem, arrays, "public")
     return scaled(
         place.stem, public, public[torch.zeros(0, dtype=torch.int64)], [str(name) for name in classes], public
     )

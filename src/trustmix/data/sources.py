@@ -188,10 +188,7 @@ def from_arrays(name: str, arrays: dict[str, Any]) -> Dataset:
             f'Data set "{name}" lacks {", ".join(missing)}; it has {", ".join(sorted(arrays)) or "nothing"}.'
         )
     train, test = (labelled(name, arrays, part) for part in ("train", "test"))
-    public = None
-    if "x_public" in arrays:
-        unknown = np.full(len(arrays["x_public"]), -1)
-        public = labelled(name, {"y_public": unknown, **arrays}, "public")
+    public = labelled(name, arrays, "public") if "x_public" in arrays else None
     highest = int(train.labels.max()) if len(train) else 0
     if "classes" not in arrays and not 0 <= highest < max(len(train), 1):
         raise TrustmixError(
@@ -206,9 +203,11 @@ def from_arrays(name: str, arrays: dict[str, Any]) -> Dataset:
 
 
 def labelled(name: str, arrays: dict[str, Any], part: str) -> Labelled:
-    """The samples x_<part> and y_<part> of some arrays."""
+    """The samples x_<part> and y_<part> of some arrays; public ones may come without labels, which are -1 then."""
     try:
-        x, y = (torch.as_tensor(np.asarray(arrays[f"{letter}_{part}"])) for letter in "xy")
+        x = torch.as_tensor(np.asarray(arrays[f"x_{part}"]))
+        known = arrays.get(f"y_{part}", np.full(x.shape[:1], -1))
+        y = torch.as_tensor(np.asarray(known))
     except (TypeError, ValueError) as error:  # ValueError: numbers in another machine's order of bytes
         raise TrustmixError(f'Data set "{name}", {part} part: inputs and labels must be numbers ({error}).') from error
     if x.ndim < 2 or y.ndim != 1:

@@ -76,7 +76,8 @@ def _csv(path: Path, columns: Sequence[str] | None) -> Table:
     names = list(columns) if columns else rows.pop(0) if rows else []
     odd = next((name for index, name in enumerate(names) if not name.strip() or name in names[:index]), None)
     if odd is not None:
-        raise TrustmixError(f'{path}: there must be one column of each name, and none without, not "{odd}".')
+        fault = f'has the column "{odd}" twice' if odd.strip() else "has a column without a name"
+        raise TrustmixError(f"{path} {fault}; every column needs a name of its own.")
     for number, row in enumerate(rows):
         if len(row) != len(names):
             raise TrustmixError(f"{path}, row {number + 1}: {len(row)} fields, but the columns are {', '.join(names)}.")
