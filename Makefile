@@ -10,7 +10,7 @@ demo: $(VENV)/.core
 	$(BIN)/trustmix demo --out demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 --cov=src/trustmix/trust --cov-branch --cov-report=term --cov-fail-under=99
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 --cov=src/trustmix/aggregation --cov=src/trustmix/density --cov-branch --cov-report=term --cov-fail-under=99
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

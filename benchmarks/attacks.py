@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean
 
 from trustmix import Recipe, TrustmixError, run, storage
-from trustmix.federation import ATTACKS
-from trustmix.trust import NEED_LABELS
+from trustmix.aggregation.rules import NEED_LABELS
+from trustmix.attacks.byzantine_engine import ATTACKS
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.densities import first_stage
 from trustmix import ClassGaussians, Recipe, mix
+from trustmix.density.gaussians import roc_auc
 from trustmix.federation.training import predict
-from trustmix.trust import separation
 
 TAUS = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 FLOORS = (1e-6, 1e-3, 1e-1, 1.0, 10.0)
@@ -37,7 +37,7 @@ def main() -> None:
     def line(name: str, calibration: list[tuple[torch.Tensor, torch.Tensor]], floor: float) -> str:
         densities = [ClassGaussians.fit(logits, labels, floor=floor) for logits, labels in calibration]
         scores = torch.stack([density.log_prob(logits) for density, logits in zip(densities, seen, strict=True)])
-        area = sum(separation(score, mine) for score, mine in zip(scores, own, strict=True)) / len(own)
+        area = sum(roc_auc(score, mine) for score, mine in zip(scores, own, strict=True)) / len(own)
         teachers = [mix(predictions, scores, tau=tau).probabilities.argmax(1) for tau in TAUS]
         right = [f"{100 * float((teacher == truth).double().mean()):.1f}" for teacher in teachers]
         return f"| {name} | {area:.2f} | " + " | ".join(right) + " |"

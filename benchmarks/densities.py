@@ -10,16 +10,21 @@ from typing import Any
 import torch
 
 from trustmix import Client, Federation
+from trustmix.aggregation.rules import TAU_BY_RULE, Aggregator
+from trustmix.aggregation.trust import Trust
+from trustmix.aggregation.weighted_average import Accumulator
+from trustmix.density.estimators import DENSITIES, standardize_scores
+from trustmix.density.gaussians import percentile_ranks, roc_auc
 from trustmix.engines import LocalEngine
+from trustmix.experiment.build import build_federation
+from trustmix.experiment.recipe import Recipe
 from trustmix.federation import train
-from trustmix.federation.scoring import scored
-from trustmix.study import Recipe, prepare
-from trustmix.trust import DENSITIES, TEMPERED, Accumulator, Mixer, Trust, in_own_units, ranks_among, separation
+from trustmix.federation.scoring import score_inputs
 
 
 def first_stage(recipe: Recipe) -> tuple[Federation, list[tuple[Client, Any]]]:
     """A federation, and each client with its live state after it has trained on its private data."""
-    _, federation = prepare(recipe)
+    _, federation = build_federation(recipe)
     assert isinstance(federation.engine, LocalEngine)
     lives = [(client, client._resume(1)) for client in federation.engine.members]
     for client, live in lives:
@@ -36,15 +41,15 @@ def main(seeds: int = 3) -> None:
             public, truth = federation.public, federation.public_labels
             assert truth is not None
             for kind in DENSITIES.names():
-                mixers: dict[str, Mixer] = {name: Accumulator(tau) for name, tau in TEMPERED.items()}
+                mixers: dict[str, Aggregator] = {name: Accumulator(tau) for name, tau in TAU_BY_RULE.items()}
                 mixers |= {"uwa, standardised": Accumulator(1.0), "trust": Trust()}
                 areas = []
                 for client, live in lives:
-                    said = scored(live.model, client.calibration, public.inputs, client.hardware, kind)
-                    areas.append(separation(said.scores, torch.isin(truth, client.private.labels)))
+                    said = score_inputs(live.model, client.calibration, public.inputs, client.hardware, kind)
+                    areas.append(roc_auc(said.scores, torch.isin(truth, client.private.labels)))
                     classes = torch.bincount(client.private.labels, minlength=public.classes).clamp(max=1)
-                    ranks = ranks_among(said.known, said.scores)
-                    own = in_own_units(said.known, said.scores)
+                    ranks = percentile_ranks(said.known, said.scores)
+                    own = standardize_scores(said.known, said.scores)
                     for name, mixer in mixers.items():
                         scores = own if name.endswith("standardised") else said.scores
                         mixer.add(torch.softmax(said.logits.double(), 1), scores, classes=classes, ranks=ranks)

@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.deployment import COMMAND, Deployment
 from trustmix import Recipe, storage
-from trustmix.engines.flower.processes import free_port, quiet
-from trustmix.engines.flower.run import app_folder
+from trustmix.deploy.flower_processes import flower_env, free_port
+from trustmix.deploy.superlink import app_folder
 
 NODES = ["0", "1", "2", "3"]
 BIN = Path(sys.executable).parent
@@ -217,7 +217,7 @@ def large(folder: Path) -> Iterator[tuple[str, str]]:
 def plain(folder: Path) -> Iterator[tuple[str, str]]:
     """Flower's own commands and the app folder, without keys."""
     port = free_port()
-    environment = {**os.environ, **quiet(folder), "FLWR_HOME": str(folder), "PATH": f"{BIN}:{os.environ['PATH']}"}
+    environment = {**os.environ, **flower_env(folder), "FLWR_HOME": str(folder), "PATH": f"{BIN}:{os.environ['PATH']}"}
     programs = []
     try:
         programs.append(start(folder, environment, "flower-superlink", "--insecure", "--port", str(port)))

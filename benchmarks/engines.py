@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.run import RESULTS, machine
 from trustmix import Recipe
-from trustmix.study.building import prepare
-from trustmix.study.record import RunDirectory
+from trustmix.experiment.build import build_federation
+from trustmix.experiment.run_directory import RunDirectory
 
 ENGINES = {  # in this order: worker processes are forked before Ray starts its threads
     "sequential": ["engine.mode=sequential"],
@@ -41,7 +41,7 @@ def rounds(recipe: str = "demo") -> list[dict[str, Any]]:
         for name, settings in ENGINES.items():
             begin = time.perf_counter()
             wanted = Recipe.load(recipe, [*settings, "engine.precision=float32", f"rounds={ROUNDS}"])
-            _, federation = prepare(wanted, RunDirectory(folder / name))
+            _, federation = build_federation(wanted, RunDirectory(folder / name))
             stack.enter_context(closing(federation.engine))
             plays[name] = federation.play(ROUNDS)
             accuracy[name].append(next(plays[name]).accuracy_mean)

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from trustmix.data import Labelled
-from trustmix.study import Recipe
-from trustmix.study.samples import data_of
+from trustmix.experiment.data import load_data
+from trustmix.experiment.recipe import Recipe
 
 TRAIN, TEST = 20_000, 4_000
 """Samples taken of each part, the first of a fixed shuffle."""
@@ -26,7 +26,7 @@ TRAIN, TEST = 20_000, 4_000
 def main(data: str, out: str) -> None:
     """Write the features of the training and test samples, standardised by the training samples."""
     recipe, extract = {"cifar10": images, "cifar100": images, "text": texts}[data](data)
-    source = data_of(recipe)
+    source = load_data(recipe)
     network = extract(source.shape, source.classes)
     if source.train.inputs.dtype == torch.uint8:
         mean, std = (torch.tensor(value).view(-1, 1, 1) for value in (source.mean, source.std))
@@ -58,7 +58,7 @@ def texts(_: str) -> tuple[Recipe, Callable[..., Callable[[torch.Tensor], torch.
     """BERT-tiny with its pretrained weights."""
 
     def extract(shape: tuple[int, ...], classes: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        from trustmix.models.text import bert_tiny
+        from trustmix.models.transformer import bert_tiny
 
         encoder: Any = bert_tiny(shape, classes, weights="bert_tiny").eval().encoder
 

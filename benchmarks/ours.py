@@ -4,7 +4,7 @@ from contextlib import closing
 
 import trustmix as tm
 from benchmarks.workloads import Workload
-from trustmix.engines import LocalEngine, choose
+from trustmix.engines import LocalEngine, select_plan
 
 
 def federation(work: Workload) -> tuple[tm.Federation, str]:
@@ -15,7 +15,7 @@ def federation(work: Workload) -> tuple[tm.Federation, str]:
         tm.Client(str(i), work.factory(i), *share, public, test=work.test, training=training)
         for i, share in enumerate(work.shares)
     ]
-    plan, found = choose(clients)
+    plan, found = select_plan(clients)
     return tm.Federation(clients=LocalEngine(clients, plan), public=public, rule="suwa"), found
 
 

@@ -1,4 +1,4 @@
-"""Do runs still give the same numbers? Compares the demo, built-in recipes and small runs of every method with a record.
+"""Do runs still give the same numbers? Compares the demo, recipes and small runs of every method with a record.
 
     python -m benchmarks.same_numbers            compare with benchmarks/results/numbers.json
     python -m benchmarks.same_numbers --record   write that file anew
@@ -10,7 +10,7 @@ the comparison and named. All runs are sequential in float32 on one thread, so t
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,23 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     "recipe mixed": ("mixed", ["rounds=2", "clients=6"]),
     **{
         f"small {rule}": ("digits", [*SMALL, f"rule={rule}"])
-        for rule in (
-            "alone reference avg uwa suwa most-confident fedmd ds-fl selective-fd median geometric-median cronus "
-            "expguard fedavg feddf"
-        ).split()
+        for rule in [
+            "alone",
+            "reference",
+            "avg",
+            "uwa",
+            "suwa",
+            "most-confident",
+            "fedmd",
+            "ds-fl",
+            "selective-fd",
+            "median",
+            "geometric-median",
+            "cronus",
+            "expguard",
+            "fedavg",
+            "feddf",
+        ]
     },
     "small scaffold": ("digits", [*SMALL, "rule=scaffold", "train.optimizer=sgd"]),
     "small tau": ("digits", [*SMALL, "rule={ tau = 0.4 }"]),
@@ -97,7 +110,7 @@ def rounds_of(recipe: str, overrides: list[str]) -> list[dict[str, Any]]:
     return [{key: value for key, value in json.loads(line).items() if key not in ONLY_IN_TIME} for line in lines]
 
 
-def compare(before: list[Mapping[str, Any]], after: list[Mapping[str, Any]]) -> Iterator[str]:
+def compare(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Every difference in a sentence of its own."""
     if len(before) != len(after):
         yield f"{len(before)} rounds before, {len(after)} now"

@@ -15,18 +15,19 @@ from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from trustmix.baselines import SERVERS
+from trustmix.aggregation.rules import RULES
+from trustmix.attacks.byzantine_engine import ATTACKS
 from trustmix.cli import app
 from trustmix.data import DATASETS
-from trustmix.federation import ALONE, ATTACKS, ENGINES, OPTIMIZERS, REFERENCE
+from trustmix.experiment.config import ModelConfig, StudentConfig
+from trustmix.experiment.recipe import Recipe
+from trustmix.federation import CENTRALIZED, ENGINES, LOCAL_ONLY, OPTIMIZERS
+from trustmix.methods.registry import SERVERS
 from trustmix.models import MODELS
-from trustmix.study import Recipe
-from trustmix.study.sections import ModelSection, StudentSection
-from trustmix.trust import RULES
 from trustmix.wire import CODECS
 
 NAMES = {
-    "rule": [*RULES.names(), *SERVERS, ALONE, REFERENCE],
+    "rule": [*RULES.names(), *SERVERS, LOCAL_ONLY, CENTRALIZED],
     "data.name": DATASETS.names(),
     "public.data": DATASETS.names(),
     "model.name": MODELS.names(),
@@ -72,7 +73,7 @@ def settings() -> str:
 
 
 def _section(name: str, info: FieldInfo) -> type[BaseModel] | None:
-    known: dict[str, type[BaseModel]] = {"model": ModelSection, "student": StudentSection}
+    known: dict[str, type[BaseModel]] = {"model": ModelConfig, "student": StudentConfig}
     found: Any = known.get(name, info.annotation)
     return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 

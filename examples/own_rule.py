@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import trustmix as tm
-from trustmix.trust import RULES
+from trustmix.aggregation.rules import RULES
 
 
 @RULES.register("believe-the-sure")

@@ -10,9 +10,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from trustmix.cli import app
-from trustmix.federation import Moment
-from trustmix.study import built_in
-from trustmix.study.display import Display
+from trustmix.cli.progress import Display
+from trustmix.experiment.recipe import builtin_recipes
+from trustmix.federation import ProgressEvent
 
 QUICK = ["clients=5", "rounds=2", "split.samples_per_client=30", "public.samples=50", "train.public_epochs=1"]
 SETS = [part for setting in QUICK for part in ("--set", setting)]
@@ -85,7 +85,7 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 
 def test_recipes_lists_the_built_in_ones() -> None:
     output = CliRunner().invoke(app, ["recipes"]).output
-    assert [line.split()[0] for line in output.splitlines()] == sorted(built_in())
+    assert [line.split()[0] for line in output.splitlines()] == sorted(builtin_recipes())
 
 
 def test_version() -> None:
@@ -115,7 +115,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
 def test_a_terminal_gets_a_live_bar() -> None:
     console = Console(force_terminal=True, width=120, record=True, force_interactive=True)
     with Display(console, "suwa") as display:
-        display.watch(Moment(2, 4, "clients", 10, 20, 0.5))
+        display.watch(ProgressEvent(2, 4, "clients", 10, 20, 0.5))
         assert display._live is not None
         console.print(display._live.get_renderable())
     text = console.export_text()

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from trustmix import Recipe
 from trustmix.cli import app
-from trustmix.study.sections import ModelSection, StudentSection
+from trustmix.experiment.config import ModelConfig, StudentConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -121,7 +121,7 @@ def test_few_blocks_are_not_run_and_each_says_why() -> None:
 def test_every_setting_says_what_it_means() -> None:
     """The page of recipes is made from these descriptions."""
     for name, info in Recipe.model_fields.items():
-        section = {"model": ModelSection, "student": StudentSection}.get(name, info.annotation)
+        section = {"model": ModelConfig, "student": StudentConfig}.get(name, info.annotation)
         fields = section.model_fields if isinstance(section, type) and issubclass(section, BaseModel) else {name: info}
         for key, setting in fields.items():
             assert setting.description, f"{name}.{key} has no description"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trustmix.trust import RULES
+from trustmix.aggregation.rules import RULES
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -8,7 +8,7 @@ import torch
 
 from trustmix import Checkpoint, StorageError, TrustmixError
 from trustmix.registry import Registry
-from trustmix.storage import locked, read_bytes, read_json, read_tensors, write_bytes, write_json, write_tensors
+from trustmix.storage import lock_directory, read_bytes, read_json, read_tensors, write_bytes, write_json, write_tensors
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
@@ -59,11 +59,11 @@ def test_a_folder_is_held_by_one_and_others_are_refused_or_wait(tmp_path: Path) 
     folder, order = tmp_path / "new", list[str]()
 
     def later() -> None:
-        with locked(folder, wait=True):
+        with lock_directory(folder, wait=True):
             order.append("second")
 
-    with locked(folder):
-        with pytest.raises(TrustmixError, match="Another process is running in"), locked(folder):
+    with lock_directory(folder):
+        with pytest.raises(TrustmixError, match="Another process is running in"), lock_directory(folder):
             order.append("never")
         second = threading.Thread(target=later)
         second.start()

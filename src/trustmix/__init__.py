@@ -10,14 +10,17 @@
 
 from importlib.metadata import version
 
+from trustmix.aggregation.coupling import Coupling, couple
+from trustmix.aggregation.weighted_average import Accumulator, Teacher, mix
 from trustmix.data import Dataset, Labelled
+from trustmix.density.gaussians import ClassGaussians
 from trustmix.engines import LocalEngine
 from trustmix.errors import StorageError, TrustmixError
+from trustmix.experiment.recipe import Recipe
+from trustmix.experiment.run import run
+from trustmix.experiment.saved_models import load_model
+from trustmix.experiment.sweep import sweep
 from trustmix.federation import Checkpoint, Client, Federation, History, Participation, Public, Round, Training
-from trustmix.study import Recipe, run
-from trustmix.study.sweep import sweep
-from trustmix.study.trained import load_model
-from trustmix.trust import Accumulator, ClassGaussians, Coupling, Teacher, couple, mix
 
 __version__ = version("trustmix")
 

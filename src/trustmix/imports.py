@@ -9,10 +9,10 @@ from typing import Any
 from trustmix.errors import TrustmixError
 
 
-def function_of(reference: str, key: str) -> Callable[..., Any]:
+def import_object(reference: str, key: str) -> Callable[..., Any]:
     """The function a recipe's key refers to; modules beside the caller (the current folder) are found too.
 
-    >>> function_of("math:sqrt", "model.source")(9.0)
+    >>> import_object("math:sqrt", "model.source")(9.0)
     3.0
     """
     module_name, colon, name = reference.partition(":")
@@ -32,10 +32,10 @@ def function_of(reference: str, key: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def extra(module: str, need: str, name: str) -> Any:
+def require_extra(module: str, need: str, name: str) -> Any:
     """A library that is an extra; without it, one sentence says what needs it and how to get it.
 
-    >>> extra("no_such_library", "track.mlflow", "track")
+    >>> require_extra("no_such_library", "track.mlflow", "track")
     Traceback (most recent call last):
     ...
     trustmix.errors.TrustmixError: track.mlflow needs no_such_library: pip install "trustmix[track]".

@@ -12,10 +12,10 @@ from trustmix.errors import TrustmixError
 T = TypeVar("T")
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """A hint ' Did you mean "suwa"?' where a choice is near, else nothing.
 
-    >>> nearest("swua", ["avg", "suwa"])
+    >>> did_you_mean("swua", ["avg", "suwa"])
     ' Did you mean "suwa"?'
     """
     found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
@@ -53,7 +53,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The thing of that name."""
         if name not in self._things:
-            hint = nearest(name, self._things)
+            hint = did_you_mean(name, self._things)
             raise TrustmixError(f'There is no {self.kind} "{name}".{hint} There are: {", ".join(self.names())}.')
         return self._things[name]
 

@@ -107,7 +107,7 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 @contextmanager
-def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+def lock_directory(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold the folder, made if need be; while another process holds it, wait or be refused.
 
     The lock ends with the process, however it ends.

@@ -103,8 +103,8 @@ def test_zhangs_csv_and_parquet_give_the_same(
 
 
 def test_texts_can_be_read_again_as_far_as_the_tokenizer_keeps_them(tokenizer: str) -> None:
-    tokens = text_module.tokenised(["the song", "a goal"], tokenizer, 8)
-    assert text_module.read_aloud(tokens, tokenizer) == ["the song", "a goal"]
+    tokens = text_module.tokenize(["the song", "a goal"], tokenizer, 8)
+    assert text_module.decode_tokens(tokens, tokenizer) == ["the song", "a goal"]
 
 
 def test_tokenising_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +112,12 @@ def test_tokenising_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: py
     calls: list[int] = []
     real = text_module._tokenise
     monkeypatch.setattr(text_module, "_tokenise", lambda *a: calls.append(1) or real(*a))  # type: ignore[func-returns-value]
-    first = text_module.tokenised(["the song", "a goal"], tokenizer, 8)
-    assert torch.equal(text_module.tokenised(["the song", "a goal"], tokenizer, 8), first)
+    first = text_module.tokenize(["the song", "a goal"], tokenizer, 8)
+    assert torch.equal(text_module.tokenize(["the song", "a goal"], tokenizer, 8), first)
     assert len(calls) == 1
-    text_module.tokenised(["the song", "a goal"], tokenizer, 3)
+    text_module.tokenize(["the song", "a goal"], tokenizer, 3)
     (Path(tokenizer) / "vocab.txt").write_text("\n".join([*SPECIAL, *reversed(WORDS[5:])]) + "\n")
-    assert not torch.equal(text_module.tokenised(["the song", "a goal"], tokenizer, 8), first)
+    assert not torch.equal(text_module.tokenize(["the song", "a goal"], tokenizer, 8), first)
     assert len(calls) == 3
 
 

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from trustmix import Client, Federation, Labelled, LocalEngine, Participation, Public, StorageError, Training
-from trustmix.engines import Plan, choose
-from trustmix.engines.local import lockstep, run_jobs
-from trustmix.engines.stacked import train_stacked
-from trustmix.engines.tuning import usable_precisions
-from trustmix.federation import DiskStore, Failure, Hardware, Job, Request, train
+from trustmix.engines import ExecutionPlan, select_plan
+from trustmix.engines.autotune import usable_precisions
+from trustmix.engines.local import run_generators, run_jobs
+from trustmix.engines.vectorized import train_stacked
+from trustmix.federation import DeviceConfig, DiskStore, Failure, Request, TrainingJob, train
 
 CLASSES, FEATURES = 4, 6
 CENTRES = 3 * torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(1))
@@ -59,7 +59,7 @@ def clients(model: Callable[[], nn.Module] = network, count: int = 7, **settings
     return made
 
 
-def history(members: list[Client], plan: Plan, rounds: int = 3, **settings: Any) -> list[dict[str, Any]]:
+def history(members: list[Client], plan: ExecutionPlan, rounds: int = 3, **settings: Any) -> list[dict[str, Any]]:
     engine = LocalEngine(members, plan, keep=settings.pop("keep", True))
     try:
         lines = Federation(clients=engine, public=PUBLIC, **settings).run(rounds).rounds
@@ -68,17 +68,22 @@ def history(members: list[Client], plan: Plan, rounds: int = 3, **settings: Any)
     return [{key: value for key, value in asdict(line).items() if key != "seconds"} for line in lines]
 
 
-PLANS = [Plan("processes", 2), Plan("processes", 3), Plan("stacked", 1), Plan("stacked", 2)]
+PLANS = [
+    ExecutionPlan("processes", 2),
+    ExecutionPlan("processes", 3),
+    ExecutionPlan("stacked", 1),
+    ExecutionPlan("stacked", 2),
+]
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("model", [network, with_dropout, with_batch_norm])
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
 def test_a_clients_results_do_not_depend_on_the_mode(
-    plan: Plan, model: Callable[[], nn.Module], optimizer: str
+    plan: ExecutionPlan, model: Callable[[], nn.Module], optimizer: str
 ) -> None:
     training = Training(optimizer=optimizer, lr=1e-2, batch=8, first_epochs=2)
-    reference = history(clients(model, training=training), Plan())
+    reference = history(clients(model, training=training), ExecutionPlan())
     found = history(clients(model, training=training), plan)
     for one, other in zip(reference, found, strict=True):
         assert one["failed"] == other["failed"] == {}
@@ -86,12 +91,12 @@ def test_a_clients_results_do_not_depend_on_the_mode(
         assert other["accuracy"] == pytest.approx(one["accuracy"], abs=1 / 60 + 1e-9)
 
 
-def jobs(members: list[Client], epochs: int = 3) -> list[Job]:
+def jobs(members: list[Client], epochs: int = 3) -> list[TrainingJob]:
     made = []
     for client in members:
         model = client.model()
         made.append(
-            Job.of(
+            TrainingJob.of(
                 model,
                 client.training.make_optimizer(model.parameters()),
                 client.private.inputs,
@@ -100,7 +105,7 @@ def jobs(members: list[Client], epochs: int = 3) -> list[Job]:
                 generator=torch.Generator().manual_seed(int(client.id)),
                 architecture=client.architecture,
                 training=client.training,
-                hardware=Hardware(),
+                hardware=DeviceConfig(),
             )
         )
     return made
@@ -195,7 +200,7 @@ def test_models_that_only_look_alike_are_not_stacked() -> None:
     def tanh() -> nn.Module:
         return Activated(torch.tanh)
 
-    one, other = history(mixed(), Plan()), history(mixed(), Plan("stacked", 1))
+    one, other = history(mixed(), ExecutionPlan()), history(mixed(), ExecutionPlan("stacked", 1))
     assert other[-1]["accuracy"] == pytest.approx(one[-1]["accuracy"], abs=1 / 60 + 1e-9)
     assert other[-1]["concentration"] == pytest.approx(one[-1]["concentration"], rel=1e-4)
 
@@ -239,13 +244,13 @@ def test_a_plan_under_which_training_fails_is_never_the_fastest(
             return self.inner(self.dropout(x))  # type: ignore[no-any-return]
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    plan, found = choose(clients(OnlyHere), device="cpu", precision="float32", workers=2)
+    plan, found = select_plan(clients(OnlyHere), device="cpu", precision="float32", workers=2)
     assert plan.mode == "sequential"
     assert "sequential in 2 processes, float32 0.0x" in found
 
 
-@pytest.mark.parametrize("plan", [Plan(), *PLANS], ids=str)
-def test_one_clients_failure_is_its_own(plan: Plan) -> None:
+@pytest.mark.parametrize("plan", [ExecutionPlan(), *PLANS], ids=str)
+def test_one_clients_failure_is_its_own(plan: ExecutionPlan) -> None:
     members = clients()
     members[2].private = Labelled(members[2].private.inputs, members[2].private.labels + 100)
     members[4].private = Labelled(members[4].private.inputs * float("inf"), members[4].private.labels)
@@ -277,7 +282,7 @@ def test_a_worker_that_dies_costs_its_clients_one_round(tmp_path: Path) -> None:
     for client in members:
         client.store = DiskStore(tmp_path / client.id)
     members[3].model = KillsItsProcess
-    lines = history(members, Plan("processes", 2), rounds=3, participation=Participation(quorum=0.1))
+    lines = history(members, ExecutionPlan("processes", 2), rounds=3, participation=Participation(quorum=0.1))
     assert lines[0]["failed"]["3"] == "its worker process died (exit code -9)"
     assert "0" in lines[0]["participants"]
     assert lines[1]["failed"] == lines[2]["failed"] == {}
@@ -288,16 +293,16 @@ class FullStore(DiskStore):
         raise StorageError("Could not write: No space left on device.")
 
 
-@pytest.mark.parametrize("plan", [Plan(), *PLANS], ids=str)
-def test_a_full_disk_ends_the_run_whatever_the_mode(plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.parametrize("plan", [ExecutionPlan(), *PLANS], ids=str)
+def test_a_full_disk_ends_the_run_whatever_the_mode(plan: ExecutionPlan, tmp_path: Path) -> None:
     members = clients()
     members[5].store = FullStore(tmp_path)
     with pytest.raises(StorageError, match="No space left"):
         history(members, plan)
 
 
-@pytest.mark.parametrize("plan", [Plan(), Plan("stacked", 2)], ids=str)
-def test_models_that_live_on_disk_between_rounds_learn_the_same(plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.parametrize("plan", [ExecutionPlan(), ExecutionPlan("stacked", 2)], ids=str)
+def test_models_that_live_on_disk_between_rounds_learn_the_same(plan: ExecutionPlan, tmp_path: Path) -> None:
     members = clients()
     for client in members:
         client.store = DiskStore(tmp_path / client.id)
@@ -306,7 +311,7 @@ def test_models_that_live_on_disk_between_rounds_learn_the_same(plan: Plan, tmp_
 
 
 def test_an_abandoned_exchange_leaves_nothing_behind() -> None:
-    engine = LocalEngine(clients(), Plan("processes", 2))
+    engine = LocalEngine(clients(), ExecutionPlan("processes", 2))
     first = engine.exchange(dict.fromkeys(engine.clients, Request(1)))
     next(first)
     first.close()  # type: ignore[attr-defined]
@@ -318,7 +323,7 @@ def test_an_abandoned_exchange_leaves_nothing_behind() -> None:
 
 def test_a_worker_that_is_ended_at_work_does_not_complain(capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(5):
-        engine = LocalEngine(clients(), Plan("processes", 3))
+        engine = LocalEngine(clients(), ExecutionPlan("processes", 3))
         first = engine.exchange(dict.fromkeys(engine.clients, Request(1)))
         next(first)
         first.close()  # type: ignore[attr-defined]
@@ -328,7 +333,7 @@ def test_a_worker_that_is_ended_at_work_does_not_complain(capfd: pytest.CaptureF
 
 def test_lockstep_answers_in_the_order_asked() -> None:
     members = clients()
-    answers = lockstep({client.id: client.stages(Request(1)) for client in reversed(members)})
+    answers = run_generators({client.id: client.stages(Request(1)) for client in reversed(members)})
     assert [answer.client for answer in answers] == list("6543210")
 
 
@@ -336,33 +341,36 @@ def test_auto_times_every_mode_keeps_the_fastest_and_remembers_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    plan, found = choose(clients(), device="cpu", precision="float32", workers=2)
+    plan, found = select_plan(clients(), device="cpu", precision="float32", workers=2)
     assert found.startswith(f"{plan} (timed: sequential in 2 processes, float32 ")
     assert "stacked in 2 processes, float32 " in found
     assert found.endswith("sequential, float32 1.0x)")
-    again, recalled = choose(clients(), device="cpu", precision="float32", workers=2)
+    again, recalled = select_plan(clients(), device="cpu", precision="float32", workers=2)
     assert again == plan
     assert recalled == found.replace("timed", "found before")
     assert len(json.loads((tmp_path / "trustmix" / "engine.json").read_text())) == 1
-    _, other = choose(clients(with_dropout), device="cpu", precision="float32", workers=2)
+    _, other = select_plan(clients(with_dropout), device="cpu", precision="float32", workers=2)
     assert "timed" in other
 
 
 def test_a_cache_that_cannot_be_used_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "trustmix").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "timed" in choose(clients(), device="cpu", precision="float32", workers=2)[1]
+    assert "timed" in select_plan(clients(), device="cpu", precision="float32", workers=2)[1]
 
 
 def test_trying_modes_changes_no_client() -> None:
     members = clients()
-    choose(members, device="cpu", precision="float32")
-    assert history(members, Plan()) == history(clients(), Plan())
+    select_plan(members, device="cpu", precision="float32")
+    assert history(members, ExecutionPlan()) == history(clients(), ExecutionPlan())
 
 
 def test_bfloat16_stays_close_to_float32() -> None:
-    exact = history(clients(), Plan(), rounds=4)
-    for plan in (Plan(hardware=Hardware(precision="bfloat16")), Plan("stacked", 1, Hardware(precision="bfloat16"))):
+    exact = history(clients(), ExecutionPlan(), rounds=4)
+    for plan in (
+        ExecutionPlan(hardware=DeviceConfig(precision="bfloat16")),
+        ExecutionPlan("stacked", 1, DeviceConfig(precision="bfloat16")),
+    ):
         rough = history(clients(), plan, rounds=4)
         assert rough != exact
         assert rough[-1]["accuracy_mean"] == pytest.approx(exact[-1]["accuracy_mean"], abs=0.1)
@@ -370,7 +378,7 @@ def test_bfloat16_stays_close_to_float32() -> None:
 
 
 def test_convolutions_are_laid_out_channels_last_and_saved_as_usual(tmp_path: Path) -> None:
-    placed = Hardware().place(nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(), nn.Linear(5, 2)))
+    placed = DeviceConfig().place(nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(), nn.Linear(5, 2)))
     assert placed[0].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[index]
     DiskStore(tmp_path).put(1, (placed.state_dict(), {}))
     stored = DiskStore(tmp_path).before(2)

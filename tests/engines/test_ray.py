@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trustmix import Recipe, TrustmixError
-from trustmix.study.building import prepare
+from trustmix.experiment.build import build_federation
 
 INSIDE = Path(__file__).with_name("ray_in_a_namespace.py")
 
@@ -21,12 +21,12 @@ INSIDE = Path(__file__).with_name("ray_in_a_namespace.py")
 def test_without_ray_the_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(TrustmixError, match=r'needs Ray: pip install "trustmix\[ray\]"'):
-        prepare(Recipe.load("demo", ["engine.name=ray"]))
+        build_federation(Recipe.load("demo", ["engine.name=ray"]))
 
 
 def test_an_actor_is_a_process_already() -> None:
     with pytest.raises(TrustmixError, match=r'set engine.mode to "sequential" or "stacked"'):
-        prepare(Recipe.load("demo", ["engine.name=ray", "engine.mode=processes"]))
+        build_federation(Recipe.load("demo", ["engine.name=ray", "engine.mode=processes"]))
 
 
 def test_the_engine_in_a_network_namespace_of_its_own(tmp_path: Path) -> None:

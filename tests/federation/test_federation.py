@@ -22,9 +22,10 @@ from trustmix import (
     TrustmixError,
 )
 from trustmix.engines import LocalEngine
-from trustmix.federation import DiskStore, Failure, FaultyEngine, MemoryStore, Reply, Request
+from trustmix.engines.fault_injection import FaultInjectionEngine
+from trustmix.federation import DiskStore, Failure, MemoryStore, Reply, Request
 from trustmix.federation.training import batches
-from trustmix.seeds import torch_stream
+from trustmix.seeds import torch_generator
 from trustmix.wire import decode_upload
 
 CLASSES, FEATURES = 4, 6
@@ -80,7 +81,7 @@ def algorithm_1(rounds: int, tau: float) -> list[tuple[list[float], list[float],
     optimizers = [torch.optim.Adam(model.parameters(), lr=TRAINING.lr) for model in models]
 
     def learn(i: int, stage: str, round_: int, x: torch.Tensor, y: torch.Tensor, epochs: int) -> None:
-        generator = torch_stream(0, "order", stage, str(i), round_)
+        generator = torch_generator(0, "order", stage, str(i), round_)
         torch.randint(2**62, (1,), generator=generator)
         for _ in range(epochs):
             for index in batches(len(x), TRAINING.batch, generator):
@@ -301,7 +302,7 @@ def test_an_answer_after_the_deadline_is_left_out() -> None:
 
 def test_faults_on_purpose_are_drawn_from_the_seed_and_recorded() -> None:
     def faulty() -> Any:
-        engine = FaultyEngine(LocalEngine(clients(count=8)), crash=0.2, late=0.2, seed=3)
+        engine = FaultInjectionEngine(LocalEngine(clients(count=8)), crash=0.2, late=0.2, seed=3)
         return federation(engine, participation=Participation(quorum=0.1)).run(4)
 
     one = faulty()

@@ -8,9 +8,10 @@ from torch import nn
 
 import trustmix as tm
 from trustmix import Labelled, TrustmixError
-from trustmix.federation import Hardware
-from trustmix.federation.scoring import scored
-from trustmix.trust import DENSITIES, separation
+from trustmix.density.estimators import DENSITIES
+from trustmix.density.gaussians import roc_auc
+from trustmix.federation import DeviceConfig
+from trustmix.federation.scoring import score_inputs
 
 GENERATOR = torch.Generator().manual_seed(0)
 CENTRES = 6 * torch.eye(4, 8)
@@ -38,15 +39,17 @@ def model() -> nn.Module:
 @pytest.mark.parametrize("kind", DENSITIES.names())
 def test_every_density_tells_own_classes_from_foreign_ones(kind: str, model: nn.Module) -> None:
     public = samples(80, [0, 1, 2, 3])
-    said = scored(model, samples(60, [0, 1]), public.inputs, Hardware(), kind)
+    said = score_inputs(model, samples(60, [0, 1]), public.inputs, DeviceConfig(), kind)
     torch.testing.assert_close(said.logits, model(public.inputs).detach())
-    assert separation(said.scores, public.labels < 2) > 0.8
+    assert roc_auc(said.scores, public.labels < 2) > 0.8
 
 
 @pytest.mark.parametrize("kind", DENSITIES.names())
 def test_standardised_scores_keep_their_order_and_have_own_samples_at_zero(kind: str, model: nn.Module) -> None:
     known, public = samples(60, [0, 1]), samples(80, [0, 1, 2, 3]).inputs
-    raw, standard = (scored(model, known, public, Hardware(), kind, standardise) for standardise in (False, True))
+    raw, standard = (
+        score_inputs(model, known, public, DeviceConfig(), kind, standardise) for standardise in (False, True)
+    )
     assert torch.equal(raw.scores.argsort(), standard.scores.argsort())
     assert float(standard.known.mean()) == pytest.approx(0, abs=1e-4)
     assert float(standard.known.std(correction=0)) == pytest.approx(1, abs=1e-4)

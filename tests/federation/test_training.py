@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trustmix.data import Augment, augmented
-from trustmix.engines.stacked import likeness
-from trustmix.federation import Hardware, Job, Training, train
+from trustmix.data import Augment, augment_batch
+from trustmix.engines.vectorized import stack_key
+from trustmix.federation import DeviceConfig, Training, TrainingJob, train
 from trustmix.federation.training import batches, predict
 
 
@@ -47,7 +47,7 @@ class Sum(torch.nn.Module):
 def test_texts_are_predicted_by_length_and_answered_in_their_order() -> None:
     tokens = torch.randint(1, 100, (500, 20), dtype=torch.int16)
     tokens[torch.arange(20) >= torch.randint(1, 20, (500, 1))] = -1
-    logits = predict(Sum(), tokens, Hardware())
+    logits = predict(Sum(), tokens, DeviceConfig())
     assert torch.equal(logits[:, 0], tokens.clamp_min(0).sum(1).float())
 
 
@@ -55,7 +55,7 @@ def test_texts_are_predicted_by_length_and_answered_in_their_order() -> None:
 def test_an_augmented_image_is_a_shifted_and_perhaps_mirrored_one(kind: Augment) -> None:
     images = torch.randint(1, 256, (64, 3, 8, 10), dtype=torch.uint8)
     generator = torch.Generator().manual_seed(0)
-    changed = augmented(images, kind, generator)
+    changed = augment_batch(images, kind, generator)
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
     mirrored = padded.flip(3)
     kinds = set()
@@ -71,15 +71,15 @@ def test_an_augmented_image_is_a_shifted_and_perhaps_mirrored_one(kind: Augment)
         kinds.add(found[0])
     assert len(kinds) > 30  # not all alike
     assert any(flip for flip, _, _ in kinds) == (kind == "crop-flip")
-    assert torch.equal(augmented(images, "none", generator), images)
+    assert torch.equal(augment_batch(images, "none", generator), images)
 
 
-def job(augment: Augment, seed: int = 3) -> Job:
+def job(augment: Augment, seed: int = 3) -> TrainingJob:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
     images = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     training = Training(batch=5, augment=augment)
-    return Job.of(
+    return TrainingJob.of(
         model,
         training.make_optimizer(model.parameters()),
         images,
@@ -88,7 +88,7 @@ def job(augment: Augment, seed: int = 3) -> Job:
         generator=torch.Generator().manual_seed(seed),
         architecture="x",
         training=training,
-        hardware=Hardware(),
+        hardware=DeviceConfig(),
         augment=augment,
     )
 
@@ -104,6 +104,6 @@ def test_augmented_training_repeats_itself_and_differs_from_plain_training() -> 
 
 def test_augmented_jobs_are_never_stacked() -> None:
     one, two = job("crop"), job("crop")
-    assert likeness(one) != likeness(two)
+    assert stack_key(one) != stack_key(two)
     plain = [replace(job("none")), replace(job("none"))]
-    assert likeness(plain[0]) == likeness(plain[1])
+    assert stack_key(plain[0]) == stack_key(plain[1])

@@ -9,7 +9,7 @@ import torch
 
 import trustmix as tm
 from trustmix import TrustmixError
-from trustmix.engines.local import LocalEngine, Plan
+from trustmix.engines.local import ExecutionPlan, LocalEngine
 from trustmix.models import bert_tiny, resnet18
 
 
@@ -83,7 +83,7 @@ def test_deep_models_learn_together_in_worker_processes() -> None:
     training = tm.Training(first_epochs=1, batch=8)
     settings: dict[str, Any] = {"public": public, "training": training, "test": tm.Labelled(images, labels)}
     clients = [tm.Client.from_arrays(str(i), deep, images, labels, **settings) for i in range(2)]
-    engine = LocalEngine(clients, Plan("processes", 2))
+    engine = LocalEngine(clients, ExecutionPlan("processes", 2))
     history = tm.Federation(clients=engine, public=public).run(1)
     engine.close()
     assert history.rounds[0].failed == {}

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from trustmix import TrustmixError
-from trustmix.federation import Hardware
+from trustmix.federation import DeviceConfig
 from trustmix.federation.training import predict
 from trustmix.models import ModelFactory, WithFeatures
 
@@ -15,10 +15,10 @@ IMAGES = torch.randint(0, 256, (300, 1, 28, 28), generator=torch.Generator().man
 @pytest.mark.parametrize(("name", "last", "width"), [("mlp", "1.3", 64), ("cnn", "1.7", 32 * 7 * 7)])
 def test_logits_are_the_last_layer_of_the_features(name: str, last: str, width: int) -> None:
     model = ModelFactory(name, shape=(1, 28, 28), classes=10, scale=((0.3,), (0.3,)))()
-    both = predict(WithFeatures(model), IMAGES, Hardware())
+    both = predict(WithFeatures(model), IMAGES, DeviceConfig())
     logits, features = both[:, :10], both[:, 10:]
     assert features.shape == (300, width)
-    assert torch.equal(logits, predict(model, IMAGES, Hardware()))
+    assert torch.equal(logits, predict(model, IMAGES, DeviceConfig()))
     torch.testing.assert_close(model.get_submodule(last)(features), logits)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trustmix import TrustmixError
-from trustmix.models import ModelFactory, check_model, mlp
+from trustmix.models import ModelFactory, mlp, validate_model
 
 IMAGES = torch.zeros(2, 1, 8, 8)
 
@@ -49,12 +49,12 @@ def test_a_model_is_the_same_each_time_and_another_for_another_client(name: str 
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(one[key], again[key]) for key in one)
     assert not any(torch.equal(one[key], other().state_dict()[key]) for key in one)
-    assert check_model(make, IMAGES)(IMAGES).shape == (2, 10)
+    assert validate_model(make, IMAGES)(IMAGES).shape == (2, 10)
 
 
 def test_options_reach_the_function() -> None:
     assert len(mlp((4,), 3, hidden=[5, 6])) == 1 + 2 * 2 + 1  # type: ignore[arg-type]
-    assert check_model(factory(source="own_network", bias=False), IMAGES).state_dict().keys() == {"1.weight"}
+    assert validate_model(factory(source="own_network", bias=False), IMAGES).state_dict().keys() == {"1.weight"}
 
 
 def test_uint8_images_are_scaled_inside_the_model() -> None:
@@ -79,13 +79,14 @@ def test_uint8_images_are_scaled_inside_the_model() -> None:
 )
 def test_a_model_that_does_not_fit_is_refused_before_training(model: ModelFactory, sentence: str) -> None:
     with pytest.raises(TrustmixError, match=sentence):
-        check_model(model, IMAGES)
+        validate_model(model, IMAGES)
 
 
 FACTS = """
 import hashlib, torch
-from trustmix.study import Recipe, prepare
-_, federation = prepare(Recipe.load("demo", ["engine.mode=sequential"]))
+from trustmix.experiment.recipe import Recipe
+from trustmix.experiment.build import build_federation
+_, federation = build_federation(Recipe.load("demo", ["engine.mode=sequential"]))
 digest = hashlib.sha256(federation.public.fingerprint.encode())
 for client in federation.engine._clients.values():
     digest.update(client.private.inputs.numpy().tobytes())

@@ -14,8 +14,8 @@ from trustmix import TrustmixError
 from trustmix.theory import (
     Alignment,
     Oracle,
-    align,
     best_alpha,
+    fit_alignment,
     gradient_noise,
     oracle,
     pl_constant,
@@ -85,7 +85,7 @@ def test_alignment_covers_every_point_and_no_other_has_a_lower_floor(
     points: list[tuple[float, float]], term: float
 ) -> None:
     norms, apart = ([p[k] for p in points] for k in (0, 1))
-    found = align(norms, apart, term)
+    found = fit_alignment(norms, apart, term)
     scale = max(apart)
     assert all(d <= found.c * n + found.b2 + 1e-9 * scale for n, d in points)
     floor = stationarity_floor(oracle(found, term, 1.0))
@@ -95,7 +95,7 @@ def test_alignment_covers_every_point_and_no_other_has_a_lower_floor(
 
 
 def test_alignment_without_any_difference_is_perfect() -> None:
-    assert align([1.0, 2.0], [0.0, 0.0]) == Alignment(0.0, 0.0)
+    assert fit_alignment([1.0, 2.0], [0.0, 0.0]) == Alignment(0.0, 0.0)
     assert oracle(Alignment(0.0, 0.0), energy=2.0, error=0.5) == Oracle(0.0, 1.0, 0.0)
 
 
@@ -146,8 +146,8 @@ def test_smoothness_and_pl_of_a_quadratic_lie_between_its_curvatures(seed: int) 
         (lambda: Oracle(0.5, math.nan), r"zeta\^2 is nan"),
         (lambda: oracle(Alignment(0.5, 1.0), 1.0, 1.0, alpha=1.0), r"alpha is 1; with c = 0.5 it must be above .* = 1"),
         (lambda: oracle(Alignment(0.5, 1.0), -1.0, 1.0), r"G_sc\^2 is -1"),
-        (lambda: align([], []), "one of each"),
-        (lambda: align([-1.0], [1.0]), "0 or more"),
+        (lambda: fit_alignment([], []), "one of each"),
+        (lambda: fit_alignment([-1.0], [1.0]), "0 or more"),
         (lambda: smoothness([torch.zeros(2)], [torch.zeros(2)]), "two different points"),
         (lambda: pl_constant([1.0], [0.0]), "no point lies above"),
     ],

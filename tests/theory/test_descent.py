@@ -15,7 +15,7 @@ import pytest
 from trustmix.theory import (
     Alignment,
     Oracle,
-    align,
+    fit_alignment,
     oracle,
     pl_bound,
     rank_correlation,
@@ -94,7 +94,7 @@ class Path:
     error: float
 
     def oracle(self) -> Oracle:
-        alignment: Alignment = align(self.gradients.tolist(), self.apart.tolist(), self.energy * self.error)
+        alignment: Alignment = fit_alignment(self.gradients.tolist(), self.apart.tolist(), self.energy * self.error)
         return oracle(alignment, self.energy, self.error)
 
 

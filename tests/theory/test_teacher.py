@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import trustmix as tm
 from trustmix import TrustmixError
 from trustmix.theory import (
+    bias_variance,
     concentration,
-    decompose,
     effective_clients,
-    lemma,
     rank_correlation,
     teacher_error,
+    teacher_error_decomposition,
     weights,
 )
 
@@ -75,7 +75,7 @@ def test_weights_are_those_that_mix_the_teacher(tau: float) -> None:
 def test_lemma_1_holds_for_any_draws_at_given_weights(seed: int, draws: int, clients: int, spiky: bool) -> None:
     rng = np.random.default_rng(seed)
     q = rng.dirichlet(np.full(3, 0.1 if spiky else 2.0), (draws, clients, 4))
-    found = lemma(q, drawn_weights(rng, clients, 4), rng.dirichlet(np.ones(3), 4))
+    found = teacher_error_decomposition(q, drawn_weights(rng, clients, 4), rng.dirichlet(np.ones(3), 4))
     assert found.error <= found.bound + 1e-12
     assert found.coupling == pytest.approx(0, abs=1e-12)
 
@@ -96,7 +96,7 @@ def test_the_terms_are_those_of_an_independent_calculation(seed: int, vary: bool
             own += sum(ws[i] ** 2 * cov[i][i] for i in range(3)) / 20
             shared += sum(ws[i] * ws[j] * cov[i][j] for i in range(3) for j in range(3) if i != j) / 20
             error += np.sum((ws @ q[s, :, n] - star[n]) ** 2) / 20
-    found = lemma(q, w if vary else w[0], star)
+    found = teacher_error_decomposition(q, w if vary else w[0], star)
     assert (found.bias, found.own, found.shared, found.error) == pytest.approx((bias, own, shared, error))
     assert found.bias + found.own + found.shared + found.coupling == pytest.approx(error)
 
@@ -105,7 +105,7 @@ def test_the_terms_are_those_of_an_independent_calculation(seed: int, vary: bool
 @pytest.mark.parametrize("bias", [0.0, 0.05])
 def test_the_bound_is_tight_for_uniform_weights_and_uncorrelated_errors(sigma: float, bias: float) -> None:
     q, star = clients_of(0.0, sigma, bias)
-    found = lemma(q, np.full((6, 5), 1 / 6), star)
+    found = teacher_error_decomposition(q, np.full((6, 5), 1 / 6), star)
     assert found.error == pytest.approx(found.bound, rel=1e-9)
     assert found.error == pytest.approx(bias**2 + sigma**2 / 6, rel=1e-9)
 
@@ -114,7 +114,7 @@ def test_the_bound_is_tight_for_uniform_weights_and_uncorrelated_errors(sigma: f
 def test_the_bound_is_tight_for_any_weights_where_all_clients_err_alike(rho: float) -> None:
     q, star = clients_of(rho, 0.1, 0.05)
     w = drawn_weights(np.random.default_rng(2), 6, 5)
-    found = lemma(q, w, star)
+    found = teacher_error_decomposition(q, w, star)
     assert found.rho == pytest.approx(rho, abs=1e-9)
     assert found.sigma2 == pytest.approx(0.01)
     assert found.error == pytest.approx(found.bound, rel=1e-9)
@@ -123,7 +123,7 @@ def test_the_bound_is_tight_for_any_weights_where_all_clients_err_alike(rho: flo
 
 def test_fully_correlated_errors_gain_nothing_from_averaging() -> None:
     q, star = clients_of(1.0, 0.1, 0.0)
-    assert lemma(q, np.full((6, 5), 1 / 6), star).error == pytest.approx(0.01)
+    assert teacher_error_decomposition(q, np.full((6, 5), 1 / 6), star).error == pytest.approx(0.01)
 
 
 def test_trusting_who_knows_lowers_the_bias_and_raises_chi() -> None:
@@ -134,7 +134,7 @@ def test_trusting_who_knows_lowers_the_bias_and_raises_chi() -> None:
     wrong = np.roll(star, 1, 1)
     q = np.where(knows[..., None], 0.9 * star + 0.02, 0.9 * wrong + 0.02) + 0.01 * rng.normal(size=(8, 5, 40, 5))
     scores = np.where(knows, 0.0, -4.0)
-    found = [lemma(q, weights(scores, tau), star) for tau in (0.0, 0.25, 1.0)]
+    found = [teacher_error_decomposition(q, weights(scores, tau), star) for tau in (0.0, 0.25, 1.0)]
     assert [f.chi for f in found] == sorted(f.chi for f in found)
     assert [f.bias for f in found] == sorted((f.bias for f in found), reverse=True)
     assert [f.variance for f in found] == sorted(f.variance for f in found)
@@ -145,7 +145,7 @@ def test_bias_and_variance_of_teachers_are_unbiased_estimates() -> None:
     rng = np.random.default_rng(4)
     star = np.zeros((2000, 3))
     teachers = np.array([0.3, -0.3, 0.0]) + 0.2 * rng.normal(size=(3, 2000, 3))
-    bias, variance = decompose(teachers, star)
+    bias, variance = bias_variance(teachers, star)
     assert bias == pytest.approx(0.18, abs=0.01)
     assert variance == pytest.approx(0.12, abs=0.01)
     assert bias + variance == pytest.approx(teacher_error(teachers, star))
@@ -169,8 +169,8 @@ def test_rank_correlation_is_spearmans(pairs: list[tuple[int, int]]) -> None:
         (lambda: concentration([[1.5], [-0.5]]), "negative"),
         (lambda: concentration([0.5]), r"shape \(1,\)"),
         (lambda: teacher_error([[1.0, 0.0]], [[1.0]]), r"\(1, 2\) and the reference \(1, 1\)"),
-        (lambda: decompose([[[1.0, 0.0]]], [[1.0, 0.0]]), "S of 2 or more"),
-        (lambda: lemma(torch.ones(2, 2, 1, 2), [[1.0]], [[1.0, 0.0]]), r"\(S, M, N, C\)"),
+        (lambda: bias_variance([[[1.0, 0.0]]], [[1.0, 0.0]]), "S of 2 or more"),
+        (lambda: teacher_error_decomposition(torch.ones(2, 2, 1, 2), [[1.0]], [[1.0, 0.0]]), r"\(S, M, N, C\)"),
         (lambda: rank_correlation([1.0], [2.0]), "needs pairs"),
     ],
 )

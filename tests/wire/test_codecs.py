@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trustmix import TrustmixError
 from trustmix.wire import CODECS
-from trustmix.wire.codecs import COARSE, FINE, Scores, round_rows
+from trustmix.wire.codecs import COARSE, FINE, ScoreQuantizer, round_rows
 
 
 @st.composite
@@ -93,7 +93,7 @@ def test_argmax_is_off_by_what_the_largest_lacks(q: torch.Tensor) -> None:
 @pytest.mark.parametrize("codec", [COARSE, FINE])
 @given(scores=st.lists(st.floats(-1.6e5, 1.6e5), min_size=1, max_size=50))
 @settings(max_examples=100, deadline=None)
-def test_scores_are_within_half_a_step_on_their_scale(codec: Scores, scores: list[float]) -> None:
+def test_scores_are_within_half_a_step_on_their_scale(codec: ScoreQuantizer, scores: list[float]) -> None:
     assert codec.step is not None
     truth = torch.tensor(scores, dtype=torch.float64)
     error = (codec.decode(codec.encode(truth)).double() - truth).abs()

@@ -14,16 +14,16 @@ import torch
 import zstandard
 
 from trustmix import ClassGaussians, TrustmixError, storage
-from trustmix.wire import CODECS, FORMS, Envelope, decode_teacher, decode_upload, encode_teacher
-from trustmix.wire.frame import CHECKSUM, MAGIC, WORDS, seal, wrap
+from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, decode_teacher, decode_upload, encode_teacher
+from trustmix.wire.framing import CHECKSUM, MAGIC, WORDS, add_checksum, encode_frame
 
 SAMPLES, CLASSES = 24, 7
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS = 3 * torch.randn(SAMPLES, CLASSES, generator=GENERATOR)
 DENSITY = ClassGaussians.fit(3 * torch.randn(30, CLASSES, generator=GENERATOR), torch.arange(30) % 3)
 TEACHER = torch.softmax(LOGITS + 0.1, 1)
-SENDER = Envelope("7", 3, "f" * 16, SAMPLES, CLASSES)
-SERVER = Envelope("server", 2, "f" * 16, SAMPLES, CLASSES)
+SENDER = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
+SERVER = MessageHeader("server", 2, "f" * 16, SAMPLES, CLASSES)
 START = len(MAGIC) + CHECKSUM
 
 
@@ -45,9 +45,15 @@ def teacher(message: bytes) -> Any:
 
 
 SOUND = [
-    *[Sound(f"upload {c}", FORMS["scores"](LOGITS, DENSITY, SENDER, c), upload) for c in CODECS.names()],
-    *[Sound(f"delta {c}", FORMS["scores"](LOGITS, DENSITY, SENDER, c, TEACHER), upload) for c in CODECS.names()],
-    *[Sound(f"density {c}", FORMS["density"](LOGITS, DENSITY, SENDER, c), upload) for c in ("float32", "float16")],
+    *[Sound(f"upload {c}", UPLOAD_ENCODERS["scores"](LOGITS, DENSITY, SENDER, c), upload) for c in CODECS.names()],
+    *[
+        Sound(f"delta {c}", UPLOAD_ENCODERS["scores"](LOGITS, DENSITY, SENDER, c, TEACHER), upload)
+        for c in CODECS.names()
+    ],
+    *[
+        Sound(f"density {c}", UPLOAD_ENCODERS["density"](LOGITS, DENSITY, SENDER, c), upload)
+        for c in ("float32", "float16")
+    ],
     *[Sound(f"teacher {c}", encode_teacher(TEACHER, SERVER, c), teacher) for c in CODECS.names()],
 ]
 
@@ -124,7 +130,7 @@ def test_damage_under_a_right_checksum_never_crashes_and_never_takes_memory() ->
                 body[luck.randrange(len(body))] ^= 1 << luck.randrange(8)
                 contents = bytearray(zstandard.ZstdDecompressor(dict_data=WORDS).decompress(sound.message[START:]))
                 contents[luck.randrange(len(contents))] ^= 1 << luck.randrange(8)
-                for forged in (wrap(bytes(body)), wrap(compress(bytes(contents)))):
+                for forged in (add_checksum(bytes(body)), add_checksum(compress(bytes(contents)))):
                     try:
                         found = sound.open(forged)
                     except TrustmixError:
@@ -166,12 +172,12 @@ def test_a_bomb_is_refused_before_it_takes_memory() -> None:
     with little_memory():
         for body, reason in bombs:
             with pytest.raises(TrustmixError, match=reason):
-                decode_upload(wrap(body), Envelope("7", 3, "f" * 16, 2000, 10))
+                decode_upload(add_checksum(body), MessageHeader("7", 3, "f" * 16, 2000, 10))
 
 
 def safetensors(header: dict[str, Any] | bytes, data: bytes = b"", length: int | None = None) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return wrap(compress((len(text) if length is None else length).to_bytes(8, "little") + text + data))
+    return add_checksum(compress((len(text) if length is None else length).to_bytes(8, "little") + text + data))
 
 
 GOOD = json.dumps(SENDER.header("scores", "uint8"))
@@ -194,7 +200,7 @@ HUGE = {"dtype": "F32", "shape": [2**40, 2**20], "data_offsets": [0, 4]}
         safetensors({"__metadata__": {"trustmix": GOOD}}),
         safetensors(b"[" * 1500),
         safetensors(b"\xff\xfe"),
-        wrap(b""),
+        add_checksum(b""),
         b"",
     ],
 )
@@ -224,15 +230,17 @@ def test_a_forged_safetensors_string_is_refused(forged: bytes) -> None:
 def test_a_header_that_was_swapped_is_refused(change: dict[str, Any], reason: str) -> None:
     parts = CODECS.get("uint8").encode(TEACHER.double())
     tensors = {**parts, "scores": torch.zeros(SAMPLES, dtype=torch.int16)}
-    upload(seal(tensors, SENDER.header("scores", "uint8")))
+    upload(encode_frame(tensors, SENDER.header("scores", "uint8")))
     with pytest.raises(TrustmixError, match=reason):
-        upload(seal(tensors, {**SENDER.header("scores", "uint8"), **change}))
+        upload(encode_frame(tensors, {**SENDER.header("scores", "uint8"), **change}))
 
 
 def forged(codec: str, **tensors: torch.Tensor) -> bytes:
     honest = CODECS.get(codec)
     scores = torch.zeros(SAMPLES, dtype=honest.scores.dtype)
-    return seal({**honest.encode(TEACHER.double()), "scores": scores, **tensors}, SENDER.header("scores", codec))
+    return encode_frame(
+        {**honest.encode(TEACHER.double()), "scores": scores, **tensors}, SENDER.header("scores", codec)
+    )
 
 
 def whole(value: float, dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -275,7 +283,7 @@ def test_values_that_are_no_probabilities_are_refused(message: bytes, reason: st
 def test_a_mixture_that_is_none_is_refused(change: dict[str, torch.Tensor]) -> None:
     tensors = {"logits": LOGITS, **DENSITY.state(), **change}
     with pytest.raises(TrustmixError):
-        upload(seal(tensors, SENDER.header("density", "float32")))
+        upload(encode_frame(tensors, SENDER.header("density", "float32")))
 
 
 def test_what_is_no_message_at_all_is_refused() -> None:

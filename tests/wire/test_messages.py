@@ -10,8 +10,8 @@ import zstandard
 from trustmix import ClassGaussians, TrustmixError
 from trustmix.wire import (
     CODECS,
-    FORMS,
-    Envelope,
+    UPLOAD_ENCODERS,
+    MessageHeader,
     Upload,
     decode_teacher,
     decode_upload,
@@ -19,10 +19,10 @@ from trustmix.wire import (
     encode_upload,
     fingerprint,
 )
-from trustmix.wire.frame import WORDS, wrap
+from trustmix.wire.framing import WORDS, add_checksum
 
 SAMPLES, CLASSES = 40, 10
-ENVELOPE = Envelope("7", 3, "f" * 16, SAMPLES, CLASSES)
+ENVELOPE = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
 
 
 def logits_and_density() -> tuple[torch.Tensor, ClassGaussians]:
@@ -35,7 +35,9 @@ def logits_and_density() -> tuple[torch.Tensor, ClassGaussians]:
 @pytest.mark.parametrize("codec", ["float32", "float16"])
 def test_both_forms_bring_the_same_predictions_and_scores(codec: str) -> None:
     logits, density = logits_and_density()
-    scores, mixture = (decode_upload(FORMS[f](logits, density, ENVELOPE, codec), ENVELOPE) for f in FORMS)
+    scores, mixture = (
+        decode_upload(UPLOAD_ENCODERS[f](logits, density, ENVELOPE, codec), ENVELOPE) for f in UPLOAD_ENCODERS
+    )
     tolerance = {"float32": 1e-6, "float16": 2e-2}[codec]
     torch.testing.assert_close(scores.predictions.double(), torch.softmax(logits.double(), 1), atol=tolerance, rtol=0)
     torch.testing.assert_close(scores.predictions.double(), mixture.predictions, atol=tolerance, rtol=0)
@@ -43,7 +45,7 @@ def test_both_forms_bring_the_same_predictions_and_scores(codec: str) -> None:
 
 
 def test_a_message_is_hardly_longer_than_its_numbers_and_a_narrow_codec_shortens_it() -> None:
-    sizes = {codec: len(FORMS["scores"](*logits_and_density(), ENVELOPE, codec)) for codec in CODECS.names()}
+    sizes = {codec: len(UPLOAD_ENCODERS["scores"](*logits_and_density(), ENVELOPE, codec)) for codec in CODECS.names()}
     assert sizes["float32"] < 4 * SAMPLES * (CLASSES + 1) + 200
     order = ["float32", "float16", "uint8", "uint4", "argmax"]
     assert sorted(order, key=lambda codec: -sizes[codec]) == order
@@ -52,16 +54,16 @@ def test_a_message_is_hardly_longer_than_its_numbers_and_a_narrow_codec_shortens
 
 def test_the_form_density_takes_no_codec_that_is_made_for_probabilities() -> None:
     with pytest.raises(TrustmixError, match="uint8 is for probabilities; the form density sends logits"):
-        FORMS["density"](*logits_and_density(), ENVELOPE, "uint8")
+        UPLOAD_ENCODERS["density"](*logits_and_density(), ENVELOPE, "uint8")
     with pytest.raises(TrustmixError, match="no difference to a teacher"):
-        FORMS["density"](*logits_and_density(), ENVELOPE, "float32", torch.full((SAMPLES, CLASSES), 0.1))
+        UPLOAD_ENCODERS["density"](*logits_and_density(), ENVELOPE, "float32", torch.full((SAMPLES, CLASSES), 0.1))
 
 
 @pytest.mark.parametrize("codec", CODECS.names())
 def test_a_difference_to_the_teacher_brings_the_same_upload_in_fewer_bytes(codec: str) -> None:
     logits, density = logits_and_density()
     teacher = torch.softmax(logits + 0.01 * torch.randn(SAMPLES, CLASSES), 1)
-    whole, difference = (FORMS["scores"](logits, density, ENVELOPE, codec, base) for base in (None, teacher))
+    whole, difference = (UPLOAD_ENCODERS["scores"](logits, density, ENVELOPE, codec, base) for base in (None, teacher))
     assert len(difference) < len(whole)
     one, other = decode_upload(whole, ENVELOPE, teacher), decode_upload(difference, ENVELOPE, teacher)
     assert torch.equal(one.predictions, other.predictions)
@@ -77,8 +79,8 @@ def test_where_a_difference_would_be_longer_the_whole_is_sent(codec: str) -> Non
     logits, density = logits_and_density()
     sharp = torch.nn.functional.one_hot(logits.argmax(1), CLASSES) * 50.0
     teacher = torch.softmax(torch.randn(SAMPLES, CLASSES), 1)
-    whole = FORMS["scores"](sharp, density, ENVELOPE, codec)
-    assert FORMS["scores"](sharp, density, ENVELOPE, codec, teacher) == whole
+    whole = UPLOAD_ENCODERS["scores"](sharp, density, ENVELOPE, codec)
+    assert UPLOAD_ENCODERS["scores"](sharp, density, ENVELOPE, codec, teacher) == whole
 
 
 @pytest.mark.parametrize(("codec", "tolerance"), [("float32", 1e-6), ("float16", 1e-3), ("uint8", 4e-3)])
@@ -100,10 +102,10 @@ def test_a_teacher_arrives_on_the_simplex(codec: str, tolerance: float) -> None:
     ],
 )
 def test_a_message_that_says_something_else_than_promised_is_refused(promise: dict[str, Any], sentence: str) -> None:
-    message = FORMS["scores"](*logits_and_density(), ENVELOPE, "float32")
+    message = UPLOAD_ENCODERS["scores"](*logits_and_density(), ENVELOPE, "float32")
     fields = {"sender": "7", "round": 3, "fingerprint": "f" * 16, "samples": SAMPLES, "classes": CLASSES}
     with pytest.raises(TrustmixError, match=sentence):
-        decode_upload(message, Envelope(**{**fields, **promise}))
+        decode_upload(message, MessageHeader(**{**fields, **promise}))
 
 
 def test_a_teacher_is_no_upload() -> None:
@@ -116,7 +118,7 @@ def forged(tensors: dict[str, Any], facts: Any) -> bytes:
     """A frame around a safetensors header that says anything, without a byte of data."""
     header = json.dumps({**tensors, "__metadata__": {"trustmix": json.dumps(facts)}}).encode()
     body = len(header).to_bytes(8, "little") + header
-    return wrap(zstandard.ZstdCompressor(dict_data=WORDS).compress(body))
+    return add_checksum(zstandard.ZstdCompressor(dict_data=WORDS).compress(body))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_scores_that_are_no_numbers_are_refused_whatever_the_rule_does_with_them
 
 @pytest.mark.parametrize("length", [0, 4, 8, 200, -1])
 def test_a_truncated_message_is_refused(length: int) -> None:
-    message = FORMS["density"](*logits_and_density(), ENVELOPE, "float32")
+    message = UPLOAD_ENCODERS["density"](*logits_and_density(), ENVELOPE, "float32")
     with pytest.raises(TrustmixError, match=r"The message of 7 (does not begin with TMX1|is damaged)"):
         decode_upload(message[:length], ENVELOPE)
 

@@ -1,6 +1,6 @@
 """What clients that lie say instead of the truth, for simulations."""
 
-from trustmix.attacks.forgeries import FORGERIES
-from trustmix.attacks.lies import LIES, Lie, Sight
+from trustmix.attacks.malformed import MALFORMED_MESSAGES
+from trustmix.attacks.poisoning import POISONING_ATTACKS, Attack, AttackContext
 
-__all__ = ["FORGERIES", "LIES", "Lie", "Sight"]
+__all__ = ["MALFORMED_MESSAGES", "POISONING_ATTACKS", "Attack", "AttackContext"]

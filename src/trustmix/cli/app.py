@@ -35,7 +35,7 @@ HINTS = {
 """What to say after Ctrl-C."""
 
 
-def in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
+def handle_errors(command: Callable[P, None]) -> Callable[P, None]:
     """A user's mistake is one sentence and exit code 2, Ctrl-C a hint and 130; neither is a traceback."""
 
     @wraps(command)
@@ -62,7 +62,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 
 
 @contextmanager
-def told(console: Console) -> Iterator[None]:
+def log_to_console(console: Console) -> Iterator[None]:
     """Print what the package logs for the user, such as how the engine runs clients."""
     handler = logging.Handler()
     handler.emit = lambda record: console.print(record.getMessage(), soft_wrap=True, highlight=False)  # type: ignore[method-assign]

@@ -1,23 +1,23 @@
 """Data sets and who holds what of them."""
 
-from trustmix.data import images, numbers, text  # noqa: F401 - they register their data sets
-from trustmix.data.augment import Augment, augmented
-from trustmix.data.dataset import Dataset, Labelled, checked
-from trustmix.data.sources import DATASETS, from_arrays, load, read_npz
-from trustmix.data.split import Partition, Share, hold_out, partition
+from trustmix.data import tabular, text, vision  # noqa: F401 - they register their data sets
+from trustmix.data.augment import Augment, augment_batch
+from trustmix.data.dataset import Dataset, Labelled, validate_dataset
+from trustmix.data.loading import DATASETS, from_arrays, load, read_npz
+from trustmix.data.partition import ClientIndices, Partition, partition, stratified_holdout
 
 __all__ = [
     "DATASETS",
     "Augment",
+    "ClientIndices",
     "Dataset",
     "Labelled",
     "Partition",
-    "Share",
-    "augmented",
-    "checked",
+    "augment_batch",
     "from_arrays",
-    "hold_out",
     "load",
     "partition",
     "read_npz",
+    "stratified_holdout",
+    "validate_dataset",
 ]

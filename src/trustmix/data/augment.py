@@ -9,11 +9,11 @@ Augment = Literal["none", "crop", "crop-flip"]
 MARGIN = 4
 
 
-def augmented(images: torch.Tensor, kind: Augment, generator: torch.Generator) -> torch.Tensor:
+def augment_batch(images: torch.Tensor, kind: Augment, generator: torch.Generator) -> torch.Tensor:
     """Each image (n, channels, height, width) shifted by up to four pixels, and for "crop-flip" mirrored or not.
 
     >>> images = torch.arange(9).reshape(1, 1, 3, 3)
-    >>> augmented(images, "crop", torch.Generator().manual_seed(0)).shape
+    >>> augment_batch(images, "crop", torch.Generator().manual_seed(0)).shape
     torch.Size([1, 1, 3, 3])
     """
     if kind == "none":

@@ -59,7 +59,7 @@ class Dataset:
         return self.train is self.public
 
 
-def checked(dataset: Dataset) -> Dataset:
+def validate_dataset(dataset: Dataset) -> Dataset:
     """The data set itself, or one sentence that says what is wrong with it and where."""
     parts = {} if dataset.public_only else {"train": dataset.train, "test": dataset.test}
     if dataset.public is not None:

@@ -10,32 +10,32 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from trustmix import places
+from trustmix import paths
 from trustmix.errors import TrustmixError
 
 
-def located(name: str, path: Path | None, hub: str, remedy: str) -> Path:
+def locate_dataset(name: str, path: Path | None, hub: str, remedy: str) -> Path:
     """The file or folder of a data set; `hub` is its name there, and `remedy` says where people get it."""
     if path is not None:
-        return given(path)
-    found = places.find(name, here=False)
+        return resolve_user_path(path)
+    found = paths.find_path(name, here=False)
     if found is not None:
         return found
-    searched = ", ".join(map(str, places.candidates(name, here=False)))
+    searched = ", ".join(map(str, paths.search_paths(name, here=False)))
     problem = fetch(name, hub)
     if problem is None:
-        return places.cache() / name
+        return paths.cache_dir() / name
     raise TrustmixError(
         f'The data set "{name}" was not found in {searched}, nor fetched from the hub ({problem}). Get it from '
         f"{remedy} and put it there, or set data.path or TRUSTMIX_DATA to where it lies."
     )
 
 
-def given(path: Path, setting: str = "data.path") -> Path:
+def resolve_user_path(path: Path, setting: str = "data.path") -> Path:
     """A path of the recipe's, which must be there."""
-    found = places.find(path)
+    found = paths.find_path(path)
     if found is None:
-        searched = ", ".join(map(str, places.candidates(path)))
+        searched = ", ".join(map(str, paths.search_paths(path)))
         raise TrustmixError(f"{setting} is {path}, and there is nothing there (looked for {searched}).")
     return found
 
@@ -47,7 +47,7 @@ def fetch(name: str, hub: str) -> str | None:
     except ImportError:
         return 'the extra "hub" is not installed'
     os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "10")
-    target = places.cache() / name
+    target = paths.cache_dir() / name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=target.parent))

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from trustmix import places, storage
+from trustmix import paths, storage
 from trustmix.data.dataset import Dataset, Labelled
-from trustmix.data.hub import given, located
-from trustmix.data.parts import chosen_classes, split_off_test
-from trustmix.data.sources import DATASETS
+from trustmix.data.hub import locate_dataset, resolve_user_path
+from trustmix.data.labels import chosen_classes, split_off_test
+from trustmix.data.loading import DATASETS
 from trustmix.data.tables import Table, column, kind_of, read_table
 from trustmix.errors import StorageError, TrustmixError
 
@@ -45,7 +45,7 @@ AGNEWS_NAMES = ("World", "Sports", "Business", "Sci/Tech")
 def yahoo(path: Path | None = None, *, tokenizer: str = BERT, length: int = 128) -> Dataset:
     """Yahoo Answers topics (Zhang et al. 2015): question title, content and best answer in one text, ten topics."""
     remedy = "the authors of 'Character-level Convolutional Networks' (yahoo_answers_csv)"
-    place = located("yahoo", path, "community-datasets/yahoo_answers_topics", remedy)
+    place = locate_dataset("yahoo", path, "community-datasets/yahoo_answers_topics", remedy)
     header = ("class", "question_title", "question_content", "best_answer")
     return _benchmark("yahoo", place, header, "topic", YAHOO_NAMES, tokenizer, length)
 
@@ -54,7 +54,7 @@ def yahoo(path: Path | None = None, *, tokenizer: str = BERT, length: int = 128)
 def agnews(path: Path | None = None, *, tokenizer: str = BERT, length: int = 128) -> Dataset:
     """AG News (Zhang et al. 2015): title and description of news in four topics."""
     remedy = "the authors of 'Character-level Convolutional Networks' (ag_news_csv)"
-    place = located("agnews", path, "fancyzhx/ag_news", remedy)
+    place = locate_dataset("agnews", path, "fancyzhx/ag_news", remedy)
     return _benchmark("agnews", place, ("class", "title", "description"), "label", AGNEWS_NAMES, tokenizer, length)
 
 
@@ -76,7 +76,7 @@ def _benchmark(
             first = 1 if key == "class" else 0
             texts[-1] += [one.replace("\\n", " ") for one in _joined(table, columns, file)]  # their new lines
             labels[-1] += [_number(value, file, key) - first for value in column(table, key, file, "the labels")]
-    tokens = torch.split(tokenised([*texts[0], *texts[1]], tokenizer, length), [len(part) for part in texts])
+    tokens = torch.split(tokenize([*texts[0], *texts[1]], tokenizer, length), [len(part) for part in texts])
     train, test = (Labelled(ids, torch.tensor(wanted)) for ids, wanted in zip(tokens, labels, strict=True))
     return Dataset(name, train, test, tuple(names))
 
@@ -101,7 +101,7 @@ def text(
         raise TrustmixError('The data set "text" needs data.path, a csv, jsonl or parquet file or a folder of them.')
     if not text:
         raise TrustmixError("data.text names no column; name the one that holds the text.")
-    place = given(path)
+    place = resolve_user_path(path)
     parts = _parts(place) if place.is_dir() else {"train": [place], "test": []}
     if not parts["train"]:
         raise TrustmixError(f"{place} has no train.csv, train.jsonl or train.parquet.")
@@ -118,7 +118,7 @@ def text(
     names, numbers = chosen_classes(values, classes)
     chosen = [index for index, number in enumerate(numbers) if number >= 0]
     labels = torch.tensor([numbers[index] for index in chosen])
-    whole = Labelled(tokenised([texts[index] for index in chosen], tokenizer, length), labels)
+    whole = Labelled(tokenize([texts[index] for index in chosen], tokenizer, length), labels)
     if parts["test"]:
         kept = sum(index < border for index in chosen)
         train, held_out = whole[torch.arange(kept)], whole[torch.arange(kept, len(chosen))]
@@ -176,17 +176,17 @@ LONGEST = 2**16
 """Tokens of a text at most."""
 
 
-def tokenised(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
+def tokenize(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
     """Token ids (n, longest), int16 where the vocabulary allows, padded with -1; from the cache where it has them."""
     if not 3 <= length <= LONGEST:
         raise TrustmixError(f"data.length is {length}; a text is cut to 3 to {LONGEST} tokens.")
-    place = places.find(tokenizer)
+    place = paths.find_path(tokenizer)
     if place is not None and not place.is_dir():
         raise TrustmixError(f"data.tokenizer is {place}, a file; name the folder that it lies in.")
     key = hashlib.sha256(json.dumps([tokenizer if place is None else _fingerprint(place), length]).encode())
     for one in texts:
         key.update(one.encode("utf-8", "surrogatepass") + b"\0")
-    kept = places.cache() / "tokens" / f"{key.hexdigest()[:32]}.safetensors"
+    kept = paths.cache_dir() / "tokens" / f"{key.hexdigest()[:32]}.safetensors"
     with suppress(StorageError, KeyError):  # what is not there, or damaged, is made again
         return storage.read_tensors(kept)[0]["tokens"]
     tokens = _tokenise(texts, tokenizer, length)
@@ -204,7 +204,7 @@ def _fingerprint(folder: Path) -> Mapping[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def read_aloud(tokens: torch.Tensor, tokenizer: str) -> list[str]:
+def decode_tokens(tokens: torch.Tensor, tokenizer: str) -> list[str]:
     """The texts of token ids (n, longest), as far as the tokenizer keeps them."""
     convert = load_tokenizer(tokenizer)
     return [convert.decode([i for i in row if i >= 0], skip_special_tokens=True) for row in tokens.tolist()]
@@ -220,7 +220,7 @@ def load_tokenizer(tokenizer: str) -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # set, so that later worker processes do not warn
     try:
         return transformers.AutoTokenizer.from_pretrained(
-            str(places.find(tokenizer) or tokenizer), trust_remote_code=False
+            str(paths.find_path(tokenizer) or tokenizer), trust_remote_code=False
         )
     except Exception as error:  # whatever the network or the library says is the reason
         raise TrustmixError(

@@ -1,8 +1,8 @@
 """Where clients run. Importing this room registers its engines."""
 
 from trustmix.engines import flower  # noqa: F401 - it registers its engine
-from trustmix.engines.local import LocalEngine, Plan
+from trustmix.engines.autotune import select_plan
+from trustmix.engines.local import ExecutionPlan, LocalEngine
 from trustmix.engines.ray import RayEngine
-from trustmix.engines.tuning import choose
 
-__all__ = ["LocalEngine", "Plan", "RayEngine", "choose"]
+__all__ = ["ExecutionPlan", "LocalEngine", "RayEngine", "select_plan"]

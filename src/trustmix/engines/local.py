@@ -10,27 +10,27 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trustmix.engines.stacked import likeness, train_stacked
-from trustmix.engines.workers import Answer, Pool
+from trustmix.engines.process_pool import Answer, Pool
+from trustmix.engines.vectorized import stack_key, train_stacked
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import Client, Failure, Hardware, Job, Reply, Request, check_loss, train
+from trustmix.federation import Client, DeviceConfig, Failure, Reply, Request, TrainingJob, train, validate_loss
 
 log = logging.getLogger(__name__)
 
 Mode = Literal["sequential", "processes", "stacked"]
 
-STACK = 32
+MAX_STACKED = 32
 """Clients stacked at most: beyond it the parameters of a step no longer fit the cache and nothing is gained."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExecutionPlan:
     """How the local engine runs clients."""
 
     mode: Mode = "sequential"
     workers: int = 1
     """Processes; 1 is the calling process itself."""
-    hardware: Hardware = field(default_factory=Hardware)
+    hardware: DeviceConfig = field(default_factory=DeviceConfig)
 
     def __str__(self) -> str:
         where = f" in {self.workers} processes" if self.workers > 1 else ""
@@ -44,24 +44,28 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def plan_of(mode: Mode, *, workers: int | None = None, hardware: Hardware | None = None, clients: int = 1) -> Plan:
+def make_plan(
+    mode: Mode, *, workers: int | None = None, hardware: DeviceConfig | None = None, clients: int = 1
+) -> ExecutionPlan:
     """The plan of a mode: as many processes as cores, where processes can be forked and the model is on the CPU."""
-    hardware = hardware or Hardware()
+    hardware = hardware or DeviceConfig()
     can_fork = sys.platform == "linux" and hardware.device == "cpu" and mode != "sequential"
-    return Plan(mode, min(workers or cores(), clients) if can_fork else 1, hardware)
+    return ExecutionPlan(mode, min(workers or cores(), clients) if can_fork else 1, hardware)
 
 
 class LocalEngine:
     """Runs clients by a plan; answers come in the order of the requests."""
 
-    def __init__(self, clients: Sequence[Client], plan: Plan | None = None, *, keep: bool = True) -> None:
-        self.plan = plan or Plan()
-        self._clients = dict(zip(ids_of(clients), clients, strict=True))
+    def __init__(self, clients: Sequence[Client], plan: ExecutionPlan | None = None, *, keep: bool = True) -> None:
+        self.plan = plan or ExecutionPlan()
+        self._clients = dict(zip(validate_ids(clients), clients, strict=True))
         for client in clients:
             client.settle(self.plan.hardware, keep=keep)
         self._pool = None
         if self.plan.workers > 1:
-            self._pool = Pool([([c.id for c in share], self._serve) for share in deal(clients, self.plan.workers)])
+            self._pool = Pool(
+                [([c.id for c in share], self._serve) for share in assign_clients(clients, self.plan.workers)]
+            )
 
     @property
     def clients(self) -> Sequence[str]:
@@ -80,10 +84,10 @@ class LocalEngine:
     def _serve(self, requests: Mapping[str, Request]) -> Iterator[Answer]:
         """The answers of this process's clients."""
         asked = list(requests)
-        size = STACK if self.plan.mode == "stacked" else 1
+        size = MAX_STACKED if self.plan.mode == "stacked" else 1
         for begin in range(0, len(asked), size):
             together = asked[begin : begin + size]
-            yield from lockstep({client: self._clients[client].stages(requests[client]) for client in together})
+            yield from run_generators({client: self._clients[client].stages(requests[client]) for client in together})
 
     def close(self) -> None:
         """End the worker processes."""
@@ -91,7 +95,7 @@ class LocalEngine:
             self._pool.close()
 
 
-def ids_of(clients: Sequence[Client]) -> list[str]:
+def validate_ids(clients: Sequence[Client]) -> list[str]:
     """The clients' ids, which must be there and differ."""
     ids = [client.id for client in clients]
     if len(set(ids)) != len(ids):
@@ -101,14 +105,14 @@ def ids_of(clients: Sequence[Client]) -> list[str]:
     return ids
 
 
-def deal(clients: Sequence[Client], workers: int) -> list[list[Client]]:
+def assign_clients(clients: Sequence[Client], workers: int) -> list[list[Client]]:
     """Clients to workers in turn, kind by kind, so that every worker gets as many of each architecture."""
     kinds = list(dict.fromkeys(client.architecture for client in clients))
     by_kind = sorted(clients, key=lambda client: kinds.index(client.architecture))
     return [by_kind[worker::workers] for worker in range(workers)]
 
 
-def lockstep(running: Mapping[str, Generator[Job, None, Reply]]) -> list[Answer]:
+def run_generators(running: Mapping[str, Generator[TrainingJob, None, Reply]]) -> list[Answer]:
     """Let clients go through their stages side by side; jobs that are alike are trained as one."""
     answers: dict[str, Answer] = {}
     jobs = {client: job for client in running if (job := _advance(client, running[client], None, answers))}
@@ -119,8 +123,8 @@ def lockstep(running: Mapping[str, Generator[Job, None, Reply]]) -> list[Answer]
 
 
 def _advance(
-    client: str, stages: Generator[Job, None, Reply], error: Exception | None, answers: dict[str, Answer]
-) -> Job | None:
+    client: str, stages: Generator[TrainingJob, None, Reply], error: Exception | None, answers: dict[str, Answer]
+) -> TrainingJob | None:
     """The client's next job; or None, when it has answered or failed."""
     try:
         return next(stages) if error is None else stages.throw(error)
@@ -134,11 +138,11 @@ def _advance(
     return None
 
 
-def run_jobs(jobs: Mapping[str, Job]) -> dict[str, Exception]:
+def run_jobs(jobs: Mapping[str, TrainingJob]) -> dict[str, Exception]:
     """Do the jobs, alike ones together, and tell which failed."""
     groups: dict[object, list[str]] = {}
     for client, job in jobs.items():
-        groups.setdefault(likeness(job) if len(jobs) > 1 else None, []).append(client)
+        groups.setdefault(stack_key(job) if len(jobs) > 1 else None, []).append(client)
     errors: dict[str, Exception] = {}
     for alike, members in groups.items():
         if len(members) < 2 or not _stacked({client: jobs[client] for client in members}, alike, errors):
@@ -151,7 +155,7 @@ def run_jobs(jobs: Mapping[str, Job]) -> dict[str, Exception]:
     return errors
 
 
-def _stacked(jobs: Mapping[str, Job], alike: object, errors: dict[str, Exception]) -> bool:
+def _stacked(jobs: Mapping[str, TrainingJob], alike: object, errors: dict[str, Exception]) -> bool:
     """Do the jobs as one, if that is possible."""
     if alike in _unstackable:
         return False
@@ -163,7 +167,7 @@ def _stacked(jobs: Mapping[str, Job], alike: object, errors: dict[str, Exception
         return False
     for client, loss in zip(jobs, losses, strict=True):
         try:
-            check_loss(loss)
+            validate_loss(loss)
         except TrustmixError as error:
             errors[client] = error
     return True

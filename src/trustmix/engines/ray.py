@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from trustmix.engines.local import LocalEngine, Plan, deal, ids_of
-from trustmix.engines.tuning import best_device, choose
+from trustmix.engines.autotune import best_device, select_plan
+from trustmix.engines.local import ExecutionPlan, LocalEngine, assign_clients, validate_ids
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import ENGINES, Client, DiskStore, Failure, Hardware, Ready, Reply, Request
+from trustmix.federation import ENGINES, Client, DeviceConfig, DiskStore, EngineSetup, Failure, Reply, Request
 
 log = logging.getLogger(__name__)
 
 
 @ENGINES.register("ray")
-def on_ray(
+def create_ray_engine(
     clients: Sequence[Client],
     *,
     keep: bool = True,
@@ -36,7 +36,7 @@ def on_ray(
     workers: int | None = None,
     cpus: float = 1.0,
     gpus: float = 0.0,
-) -> Ready:
+) -> EngineSetup:
     """Clients in actors of so many `cpus` and `gpus` each: `workers` of them, or as many as the cluster holds."""
     if mode == "processes":
         raise TrustmixError('An actor of Ray is a process already; set engine.mode to "sequential" or "stacked".')
@@ -46,9 +46,9 @@ def on_ray(
     except BaseException:
         engine.close()
         raise
-    hardware = Hardware(best_device() if gpus else "cpu", plan.hardware.precision)
+    hardware = DeviceConfig(best_device() if gpus else "cpu", plan.hardware.precision)
     settled = {"mode": plan.mode, "precision": plan.hardware.precision}
-    return Ready(engine, f"{engine}: {found}", settled, hardware)
+    return EngineSetup(engine, f"{engine}: {found}", settled, hardware)
 
 
 class RayEngine:
@@ -57,7 +57,7 @@ class RayEngine:
     def __init__(
         self,
         clients: Sequence[Client],
-        plan: Plan | None = None,
+        plan: ExecutionPlan | None = None,
         *,
         keep: bool = True,
         workers: int | None = None,
@@ -65,16 +65,16 @@ class RayEngine:
         gpus: float = 0.0,
     ) -> None:
         self._ray = _imported()
-        self.plan = plan or Plan(hardware=Hardware("cuda" if gpus else "cpu"))
+        self.plan = plan or ExecutionPlan(hardware=DeviceConfig("cuda" if gpus else "cpu"))
         self.keep, self.cpus, self.gpus = keep, cpus, gpus
-        self._clients = ids_of(clients)
+        self._clients = validate_ids(clients)
         self._actors: list[Any] = []
         self._started = _connect(self._ray)
         try:
-            shares = deal(clients, self._workers(workers))
+            shares = assign_clients(clients, self._workers(workers))
             self._home = {client.id: index for index, share in enumerate(shares) for client in share}
             self._stores = [client.store.folder for client in clients if isinstance(client.store, DiskStore)]
-            self._luggage = _lend(self._ray, shares)
+            self._luggage = _share_objects(self._ray, shares)
         except BaseException:
             self.close()
             raise
@@ -98,14 +98,14 @@ class RayEngine:
             raise TrustmixError(f"The Ray cluster holds {most} of the {asked} that the recipe asks for.")
         return min(wanted or most, len(self._clients))
 
-    def settle(self, mode: str, precision: str) -> tuple[Plan, str]:
+    def settle(self, mode: str, precision: str) -> tuple[ExecutionPlan, str]:
         """Choose how an actor runs its clients, where something is "auto" by trials on a node of the cluster."""
         trial = self._ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(_choose)
         wanted = {"mode": mode, "precision": precision, "device": self.plan.hardware.device}
         if "auto" in wanted.values():
             self.plan, found = self._ray.get(trial.remote(wanted, self.cpus, *self._luggage[0]))
         else:
-            self.plan, found = choose([], **wanted, workers=1)
+            self.plan, found = select_plan([], **wanted, workers=1)
         return self.plan, found
 
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
@@ -148,7 +148,7 @@ class RayEngine:
         if self._actors[index] is None:
             for folder in self._stores:
                 folder.mkdir(parents=True, exist_ok=True)
-            build = self._ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(Home)
+            build = self._ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(ClientActor)
             self._actors[index] = build.remote(self.plan, self.keep, self.cpus, *self._luggage[index])
         return self._actors[index]
 
@@ -165,11 +165,13 @@ class RayEngine:
             self._ray.shutdown()
 
 
-class Home:
+class ClientActor:
     """What an actor is: clients, run by the local engine."""
 
-    def __init__(self, plan: Plan, keep: bool, cpus: float, own: list[Any], common: list[int], *things: Any) -> None:
-        self.members = {client.id: client for client in _unpacked(own, common, things, cpus)}
+    def __init__(
+        self, plan: ExecutionPlan, keep: bool, cpus: float, own: list[Any], common: list[int], *things: Any
+    ) -> None:
+        self.members = {client.id: client for client in _rebuild_clients(own, common, things, cpus)}
         self.engine = LocalEngine(list(self.members.values()), plan, keep=keep)
 
     def serve(self, asked: Sequence[tuple[str, int]], *requests: Request) -> Iterator[Reply | Failure]:
@@ -220,7 +222,7 @@ def _connect(ray: Any) -> bool:
     return True
 
 
-def _lend(ray: Any, shares: Sequence[Sequence[Client]]) -> list[list[Any]]:
+def _share_objects(ray: Any, shares: Sequence[Sequence[Client]]) -> list[list[Any]]:
     """For each share what its actor unpacks: its own clients, and references to what they have in common with others.
 
     Tensors travel as arrays, which processes of one node read in the object store without a copy.
@@ -241,7 +243,7 @@ def _lend(ray: Any, shares: Sequence[Sequence[Client]]) -> list[list[Any]]:
         ray.util.deregister_serializer(torch.Tensor)
 
 
-def _unpacked(own: Sequence[Any], common: Sequence[int], things: Sequence[Any], cpus: float) -> list[Client]:
+def _rebuild_clients(own: Sequence[Any], common: Sequence[int], things: Sequence[Any], cpus: float) -> list[Client]:
     """The clients of an actor, whole again, in a process that keeps to its processors."""
     torch.set_num_threads(max(1, int(cpus)))
     shared = dict(zip(common, things, strict=True))
@@ -250,8 +252,8 @@ def _unpacked(own: Sequence[Any], common: Sequence[int], things: Sequence[Any], 
     return [client for client, *_ in own]
 
 
-def _choose(wanted: dict[str, str], cpus: float, own: Any, common: Any, *things: Any) -> tuple[Plan, str]:
-    return choose(_unpacked(own, common, things, cpus), **wanted, workers=1)
+def _choose(wanted: dict[str, str], cpus: float, own: Any, common: Any, *things: Any) -> tuple[ExecutionPlan, str]:
+    return select_plan(_rebuild_clients(own, common, things, cpus), **wanted, workers=1)
 
 
 def _array(tensor: torch.Tensor) -> tuple[Any, torch.dtype, torch.Size]:

@@ -1,56 +1,40 @@
 """One round as the paper draws it: clients, server, what travels between them, and what is kept."""
 
+from trustmix.federation.callbacks import ProgressCallback, ProgressEvent
 from trustmix.federation.checkpoint import Checkpoint
-from trustmix.federation.client import Client, Public, Sharing
-from trustmix.federation.faults import FaultyEngine
+from trustmix.federation.client import Client, LabelSharing, Public
+from trustmix.federation.engine import ENGINES, Engine, EngineSetup
 from trustmix.federation.history import History, Round
-from trustmix.federation.liars import ATTACKS, LyingEngine, check_attack
 from trustmix.federation.messages import Failure, Reply, Request
-from trustmix.federation.moment import Moment, Watcher
-from trustmix.federation.privacy import Mechanism, Privacy
-from trustmix.federation.private import check_private
-from trustmix.federation.seam import ENGINES, Engine, Ready
-from trustmix.federation.server import ALONE, REFERENCE, Federation, Participation
+from trustmix.federation.server import CENTRALIZED, LOCAL_ONLY, Federation, Participation
 from trustmix.federation.store import DiskStore, MemoryStore
-from trustmix.federation.training import OPTIMIZERS, Hardware, Job, Training, check_loss, train
-from trustmix.federation.witness import SHOWN, Statement, Witness, watched
+from trustmix.federation.training import OPTIMIZERS, DeviceConfig, Training, TrainingJob, train, validate_loss
 
 __all__ = [
-    "ALONE",
-    "ATTACKS",
+    "CENTRALIZED",
     "ENGINES",
+    "LOCAL_ONLY",
     "OPTIMIZERS",
-    "REFERENCE",
-    "SHOWN",
     "Checkpoint",
     "Client",
+    "DeviceConfig",
     "DiskStore",
     "Engine",
+    "EngineSetup",
     "Failure",
-    "FaultyEngine",
     "Federation",
-    "Hardware",
     "History",
-    "Job",
-    "LyingEngine",
-    "Mechanism",
+    "LabelSharing",
     "MemoryStore",
-    "Moment",
     "Participation",
-    "Privacy",
+    "ProgressCallback",
+    "ProgressEvent",
     "Public",
-    "Ready",
     "Reply",
     "Request",
     "Round",
-    "Sharing",
-    "Statement",
     "Training",
-    "Watcher",
-    "Witness",
-    "check_attack",
-    "check_loss",
-    "check_private",
+    "TrainingJob",
     "train",
-    "watched",
+    "validate_loss",
 ]

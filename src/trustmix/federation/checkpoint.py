@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from trustmix import storage
+from trustmix.aggregation.rules import Memory
 from trustmix.errors import StorageError
-from trustmix.trust import Memory
 
 
 @dataclass(frozen=True)
-class Progress:
+class ServerState:
     """Where a run stands: the last committed exchange, the teacher it made, and what is known of that round."""
 
     exchange: int = 0
@@ -30,20 +30,20 @@ class Checkpoint:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
-    def load(self) -> Progress:
+    def load(self) -> ServerState:
         """The last commit, or the beginning."""
         manifest = self.folder / "server.json"
         if not manifest.exists():
-            return Progress()
+            return ServerState()
         fields = storage.read_json(manifest)
         try:
             teacher = storage.read_bytes(self.folder / fields["teacher"]) if fields["teacher"] else None
             memory = storage.read_tensors(self.folder / fields["memory"])[0] if fields["memory"] else {}
-            return Progress(int(fields["exchange"]), teacher, fields["pending"], memory)
+            return ServerState(int(fields["exchange"]), teacher, fields["pending"], memory)
         except (KeyError, TypeError) as error:
             raise StorageError(f"{manifest} is not a checkpoint of trustmix ({error}).") from error
 
-    def commit(self, progress: Progress) -> None:
+    def commit(self, progress: ServerState) -> None:
         """Make this the state to resume from."""
         name = f"teacher-{progress.exchange:06d}.message" if progress.teacher is not None else None
         if name is not None and progress.teacher is not None:

@@ -14,19 +14,21 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import nn
 
-from trustmix.data import Augment, Labelled, augmented, hold_out
+from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
+from trustmix.density.estimators import PrecomputedScores
+from trustmix.density.gaussians import percentile_ranks
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
-from trustmix.federation.privacy import Privacy
-from trustmix.federation.private import GradientNoise
-from trustmix.federation.scoring import scored
+from trustmix.federation.scoring import score_inputs
 from trustmix.federation.store import MemoryStore, State, Store
-from trustmix.federation.training import Hardware, Job, Training, accuracy, evaluate, predict, train
-from trustmix.seeds import torch_stream
-from trustmix.trust import Given, ranks_among, surest
-from trustmix.wire import FORMS, Envelope, Labels, decode_teacher, fingerprint
+from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
+from trustmix.privacy.budget import PrivacyBudget
+from trustmix.privacy.dp_sgd import DPSGDParams
+from trustmix.privacy.mechanisms import select_confident_samples
+from trustmix.seeds import torch_generator
+from trustmix.wire import UPLOAD_ENCODERS, LabelSet, MessageHeader, decode_teacher, fingerprint
 
-Sharing: TypeAlias = Literal["none", "set", "counts"]
+LabelSharing: TypeAlias = Literal["none", "set", "counts"]
 
 
 @dataclass
@@ -41,9 +43,9 @@ class Public:
             raise TrustmixError("The public set is empty; clients need samples to exchange predictions on.")
         self.fingerprint = fingerprint(self.inputs)
 
-    def envelope(self, sender: str, round_: int) -> Envelope:
+    def envelope(self, sender: str, round_: int) -> MessageHeader:
         """What a message about this set must say of itself."""
-        return Envelope(sender, round_, self.fingerprint, len(self.inputs), self.classes)
+        return MessageHeader(sender, round_, self.fingerprint, len(self.inputs), self.classes)
 
     def teacher(self, message: bytes, round_: int) -> torch.Tensor:
         """The teacher of that round, from the server's message."""
@@ -51,7 +53,7 @@ class Public:
 
 
 @dataclass
-class Live:
+class ModelState:
     """A client's model and optimiser while they are in memory."""
 
     model: nn.Module
@@ -79,22 +81,22 @@ class Client:
     codec: str = "float32"
     delta: bool = False
     """Upload the difference to the last teacher where that is shorter."""
-    labels: Sharing = "none"
+    labels: LabelSharing = "none"
     """What to tell of the label set: nothing, which classes it has, or how many samples of each."""
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
-    hardware: Hardware = field(default_factory=Hardware)
+    hardware: DeviceConfig = field(default_factory=DeviceConfig)
     density: str = "gaussians"
     """What scores public samples: a name in `DENSITIES`."""
     standardise: bool = False
     """Tell scores in standard deviations of the calibration samples' scores, from their mean."""
     augment_calibration: bool = False
     """Fit the density on randomly cropped and mirrored calibration images, drawn anew each round."""
-    privacy: Privacy | None = None
+    privacy: PrivacyBudget | None = None
     """What the client promises of its uploads."""
     keep: bool = True
     """Keep the model in memory between rounds; otherwise it lives in the store alone."""
-    _live: Live | None = field(default=None, init=False, repr=False)
+    _live: ModelState | None = field(default=None, init=False, repr=False)
     _round: int = field(default=0, init=False, repr=False)
     _own_test: Labelled | None = field(default=None, init=False, repr=False)
 
@@ -113,7 +115,7 @@ class Client:
     ) -> "Client":
         """A client from its own arrays; a part of each class is held out to calibrate the density on."""
         data = Labelled(torch.as_tensor(inputs), torch.as_tensor(labels).to(torch.int64))
-        train_part, held_out = hold_out(data.labels, holdout, seed, id)
+        train_part, held_out = stratified_holdout(data.labels, holdout, seed, id)
         return cls(id, model, data[train_part], data[held_out], public, seed=seed, **settings)
 
     @property
@@ -123,11 +125,11 @@ class Client:
         return found
 
     @property
-    def gradient_noise(self) -> GradientNoise | None:
+    def dp_sgd_params(self) -> DPSGDParams | None:
         """What private training is protected by, if it is."""
         return self.privacy.gradients(len(self.private), self.training) if self.privacy else None
 
-    def settle(self, hardware: Hardware, *, keep: bool) -> None:
+    def settle(self, hardware: DeviceConfig, *, keep: bool) -> None:
         """Move to where the engine computes, before the first step."""
         self.hardware, self.keep = hardware, keep
         device = hardware.device
@@ -145,7 +147,7 @@ class Client:
                 reply: Reply = end.value
                 return reply
 
-    def stages(self, request: Request) -> Generator[Job, None, Reply]:
+    def stages(self, request: Request) -> Generator[TrainingJob, None, Reply]:
         """Answer one request, handing every training job to whoever runs the stages; it must be done when they go on.
 
         That is all an engine needs to know to train many clients at once.
@@ -160,7 +162,7 @@ class Client:
             self._live = None
         return reply
 
-    def _stages(self, request: Request) -> Generator[Job, None, Reply]:
+    def _stages(self, request: Request) -> Generator[TrainingJob, None, Reply]:
         live = self._resume(request.round)
         seconds: dict[str, float] = {}
         tested: dict[str, float] = {}
@@ -179,7 +181,7 @@ class Client:
             seconds["train"] = job.seconds
             if self.test is not None:
                 with _timed(seconds, "evaluate"):
-                    own = self._test_of_own_classes(self.test)
+                    own = self._own_class_test(self.test)
                     if len(own):
                         local_accuracy = accuracy(live.model, own.inputs, own.labels, self.hardware)
             if request.upload:
@@ -206,48 +208,48 @@ class Client:
         finally:
             self.public = own
 
-    def _resume(self, round_: int) -> Live:
+    def _resume(self, round_: int) -> ModelState:
         """The live model if it is the newest state older than the round, else that state from the store."""
         if self._live is None or self._round >= round_:
             model = self.hardware.place(self.model())
-            self._live = Live(model, self.training.make_optimizer(model.parameters()))
+            self._live = ModelState(model, self.training.make_optimizer(model.parameters()))
             state = self.store.before(round_)
             if state is not None:
                 _restore(self._live, state)
         return self._live
 
-    def _distil(self, live: Live, round_: int, message: bytes) -> Job | None:
+    def _distil(self, live: ModelState, round_: int, message: bytes) -> TrainingJob | None:
         """Take in what the server sent: the job of learning it, or None where that needs no training."""
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
         return self._job(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
 
-    def _train(self, live: Live, round_: int) -> Job:
+    def _train(self, live: ModelState, round_: int) -> TrainingJob:
         if self.privacy is not None and live.stages >= self.privacy.rounds:
             raise TrustmixError(f"its promise of privacy is for {self.privacy.rounds} rounds, and these are spent")
         epochs = self.training.epochs if live.stages else self.training.first_epochs
         live.stages += 1
         private, augment = self.private, self.training.augment
-        return self._job(live, "private", round_, private.inputs, private.labels, epochs, augment, self.gradient_noise)
+        return self._job(live, "private", round_, private.inputs, private.labels, epochs, augment, self.dp_sgd_params)
 
     def _job(
         self,
-        live: Live,
+        live: ModelState,
         stage: str,
         round_: int,
         inputs: torch.Tensor,
         targets: torch.Tensor,
         epochs: int,
         augment: Augment,
-        noise: GradientNoise | None = None,
-    ) -> Job:
+        noise: DPSGDParams | None = None,
+    ) -> TrainingJob:
         if not self.training.keep_optimizer:
             live.optimizer = self.training.make_optimizer(live.model.parameters())
         private = self.privacy if noise is not None else None
         if private is not None:
             draws = private.draws(self.seed, stage, self.id, round_)  # which records a batch takes is a secret too
         else:
-            draws = torch_stream(self.seed, "order", stage, self.id, round_)
-        return Job.of(
+            draws = torch_generator(self.seed, "order", stage, self.id, round_)
+        return TrainingJob.of(
             live.model,
             live.optimizer,
             inputs,
@@ -262,51 +264,51 @@ class Client:
             secret=private is not None and not private.simulated,
         )
 
-    def _upload(self, live: Live, request: Request) -> bytes:
+    def _upload(self, live: ModelState, request: Request) -> bytes:
         """Public inference and the density, which is fitted anew after every private stage."""
         envelope = self.public.envelope(self.id, request.round)
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
         if self.privacy is not None and self.privacy.mechanism == "uploads":
             draws = self.privacy.draws(self.seed, "upload", self.id, request.round)
             logits = self.privacy.spoilt(predict(live.model, self.public.inputs, self.hardware).cpu(), draws)
-            silence = Given(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
-            return FORMS[self.form](logits, silence, envelope, self.codec, base)
+            silence = PrecomputedScores(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
+            return UPLOAD_ENCODERS[self.form](logits, silence, envelope, self.codec, base)
         known = self._known(live, request.round)
-        said = scored(live.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
+        said = score_inputs(live.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
         labels = self._labels(said.known, said.scores)
-        density = Given(said.scores) if self.form == "scores" or self.standardise else said.density
-        return FORMS[self.form](said.logits, density, envelope, self.codec, base, labels)
+        density = PrecomputedScores(said.scores) if self.form == "scores" or self.standardise else said.density
+        return UPLOAD_ENCODERS[self.form](said.logits, density, envelope, self.codec, base, labels)
 
-    def _known(self, live: Live, round_: int) -> Labelled:
+    def _known(self, live: ModelState, round_: int) -> Labelled:
         """What the density is fitted on: calibration samples, or, under a promise, public ones."""
         if self.privacy is not None:
             logits = predict(live.model, self.public.inputs, self.hardware).cpu()
-            chosen, classes = surest(logits, torch.unique(self.private.labels).tolist())
+            chosen, classes = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
             return Labelled(self.public.inputs[chosen], classes)
         if not self.augment_calibration:
             return self.calibration
-        draws = calibration_stream(self.seed, self.id, round_)
-        return Labelled(augmented(self.calibration.inputs, "crop-flip", draws), self.calibration.labels)
+        draws = calibration_generator(self.seed, self.id, round_)
+        return Labelled(augment_batch(self.calibration.inputs, "crop-flip", draws), self.calibration.labels)
 
-    def _labels(self, known: torch.Tensor, scores: torch.Tensor) -> Labels | None:
+    def _labels(self, known: torch.Tensor, scores: torch.Tensor) -> LabelSet | None:
         """What is told of the label set, and the ranks of the scores that go with it."""
         if self.labels == "none":
             return None
         counts = torch.bincount(self.private.labels.cpu(), minlength=self.public.classes)
-        return Labels(counts if self.labels == "counts" else counts.clamp(max=1), ranks_among(known, scores))
+        return LabelSet(counts if self.labels == "counts" else counts.clamp(max=1), percentile_ranks(known, scores))
 
-    def _test_of_own_classes(self, test: Labelled) -> Labelled:
+    def _own_class_test(self, test: Labelled) -> Labelled:
         if self._own_test is None:
             self._own_test = test[torch.isin(test.labels, torch.unique(self.private.labels))]
         return self._own_test
 
 
-def calibration_stream(seed: int, client: str, round_: int) -> torch.Generator:
+def calibration_generator(seed: int, client: str, round_: int) -> torch.Generator:
     """What a client's augmented calibration images of a round are drawn from."""
-    return torch_stream(seed, "calibration", client, round_)
+    return torch_generator(seed, "calibration", client, round_)
 
 
-def _state(live: Live) -> State:
+def _state(live: ModelState) -> State:
     """Model, buffers and optimiser as tensors that safetensors can hold."""
     tensors = {f"model.{name}": tensor for name, tensor in live.model.state_dict().items()}
     for index, entries in live.optimizer.state_dict()["state"].items():
@@ -314,7 +316,7 @@ def _state(live: Live) -> State:
     return tensors, {"stages": live.stages}
 
 
-def _restore(live: Live, state: State) -> None:
+def _restore(live: ModelState, state: State) -> None:
     tensors, facts = state
     live.stages = int(facts["stages"])
     live.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})

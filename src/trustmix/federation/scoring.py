@@ -9,33 +9,33 @@ import torch
 from torch import nn
 
 from trustmix.data import Labelled
-from trustmix.federation.training import Hardware, predict
+from trustmix.density.estimators import DENSITIES, FEATURES, DensityEstimator, standardize_scores
+from trustmix.federation.training import DeviceConfig, predict
 from trustmix.models import WithFeatures
-from trustmix.trust import DENSITIES, FEATURES, Density, in_own_units
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredInputs:
     """Logits (N, C) and scores (N,) of inputs, the scores (n,) of the calibration samples, and what gave them."""
 
     logits: torch.Tensor
     scores: torch.Tensor
     known: torch.Tensor
-    density: Density
+    density: DensityEstimator
 
 
-def scored(
+def score_inputs(
     model: nn.Module,
     calibration: Labelled,
     inputs: torch.Tensor,
-    hardware: Hardware,
+    hardware: DeviceConfig,
     kind: str = "gaussians",
     standardise: bool = False,
-) -> Scored:
+) -> ScoredInputs:
     """Predict and score the inputs by the density of that kind, in standard units of the calibration scores if wanted.
 
     >>> samples = Labelled(torch.rand(8, 4), torch.arange(8) % 2)
-    >>> scored(nn.Linear(4, 3), samples, torch.rand(5, 4), Hardware()).scores.shape
+    >>> score_inputs(nn.Linear(4, 3), samples, torch.rand(5, 4), DeviceConfig()).scores.shape
     torch.Size([5])
     """
     _, seen = _views(model, calibration.inputs, hardware, kind)
@@ -43,11 +43,13 @@ def scored(
     logits, points = _views(model, inputs, hardware, kind)
     known, scores = density.log_prob(seen), density.log_prob(points)
     if standardise:
-        known, scores = in_own_units(known, known), in_own_units(known, scores)
-    return Scored(logits, scores, known, density)
+        known, scores = standardize_scores(known, known), standardize_scores(known, scores)
+    return ScoredInputs(logits, scores, known, density)
 
 
-def _views(model: nn.Module, inputs: torch.Tensor, hardware: Hardware, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _views(
+    model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig, kind: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits (n, C), and what the density is of: the same, or features (n, D)."""
     if kind != FEATURES:
         logits = predict(model, inputs, hardware).cpu()

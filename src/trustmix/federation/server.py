@@ -13,20 +13,23 @@ from typing import Any
 
 import torch
 
+from trustmix.aggregation.guard import Guard, GuardedAggregator
+from trustmix.aggregation.rules import AggregatorFactory, Lasting, Memory, rule_of
+from trustmix.callbacks.trust_log import ClientTrust, TrustRecorder
+from trustmix.density.gaussians import roc_auc
 from trustmix.errors import TrustmixError
-from trustmix.federation.checkpoint import Checkpoint, Progress
+from trustmix.federation.callbacks import ProgressCallback, ProgressEvent, ignore
+from trustmix.federation.checkpoint import Checkpoint, ServerState
 from trustmix.federation.client import Client, Public
-from trustmix.federation.door import LONGEST_NAME, plain, sound, turned_away
+from trustmix.federation.engine import ENGINES, Engine
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
-from trustmix.federation.moment import Moment, Watcher, nobody
-from trustmix.federation.seam import ENGINES, Engine
-from trustmix.federation.witness import Sighting, Witness
-from trustmix.seeds import numpy_stream
-from trustmix.trust import Guard, Guarded, Lasting, Memory, Rule, Worth, rule_of, separation
+from trustmix.federation.reply_validation import LONGEST_NAME, rejection_reason, sanitize_reply, to_valid_utf8
+from trustmix.metrics import ClassificationMetrics
+from trustmix.seeds import numpy_generator
 from trustmix.wire import decode_upload, encode_teacher, predictions_bytes
 
-ALONE, REFERENCE = "alone", "reference"
+LOCAL_ONLY, CENTRALIZED = "alone", "reference"
 """Methods without a rule: clients train on their own data and nothing is exchanged. The reference is one client that
 holds as much as a client and the public set together, of all classes and with labels."""
 
@@ -48,7 +51,7 @@ class Participation:
 
 
 @dataclass
-class Exchange:
+class RoundReplies:
     """What came back in one exchange."""
 
     replies: dict[str, Reply] = field(default_factory=dict)
@@ -59,7 +62,7 @@ class Exchange:
     separations: list[float] = field(default_factory=list)
     again: dict[str, int] = field(default_factory=dict)
     """Answers beyond the first, by client."""
-    seen: dict[str, Sighting] = field(default_factory=dict)
+    seen: dict[str, ClientTrust] = field(default_factory=dict)
     """What the witness keeps of uploads."""
 
 
@@ -93,14 +96,14 @@ class Federation:
         participation: Participation | None = None,
         student: Client | None = None,
         guard: Guard | None = GUARD,
-        witness: Witness | None = None,
+        witness: TrustRecorder | None = None,
         codec: str = "float32",
         seed: int = 0,
     ) -> None:
         self.engine: Engine = ENGINES.get("local")(clients).engine if isinstance(clients, Sequence) else clients
         self.public = public
         self.method = rule if isinstance(rule, str) else f"tau={rule:g}"
-        self.rule: Rule | None = None if rule in (ALONE, REFERENCE) else rule_of(rule)
+        self.rule: AggregatorFactory | None = None if rule in (LOCAL_ONLY, CENTRALIZED) else rule_of(rule)
         self.public_labels = public_labels
         self.held = held or {}
         self.participation = participation or Participation()
@@ -110,36 +113,40 @@ class Federation:
         self.codec = codec
         self.seed = seed
 
-    def run(self, rounds: int, *, checkpoint: Checkpoint | None = None, watch: Watcher | None = None) -> History:
+    def run(
+        self, rounds: int, *, checkpoint: Checkpoint | None = None, watch: ProgressCallback | None = None
+    ) -> History:
         """All rounds (from the checkpoint's last commit on, if there is one)."""
         return History(list(self.play(rounds, checkpoint=checkpoint, watch=watch)))
 
     def play(
-        self, rounds: int, *, checkpoint: Checkpoint | None = None, watch: Watcher | None = None
+        self, rounds: int, *, checkpoint: Checkpoint | None = None, watch: ProgressCallback | None = None
     ) -> Iterator[Round]:
         """Yield each round when its accuracy is known. The round is committed when the next one is asked for.
 
         So whoever consumes the rounds has written them down before they count as done; after a crash the last one may
         be told again, never skipped.
         """
-        progress = checkpoint.load() if checkpoint else Progress()
+        progress = checkpoint.load() if checkpoint else ServerState()
         if progress.exchange == 0:
-            progress = Progress(teacher=self._opening())
+            progress = ServerState(teacher=self._opening())
         accuracy = None
         for number in range(progress.exchange + 1, rounds + 2):
             closing = number > rounds
             asked = self.engine.clients if closing else self._sample(number)
             mixer = None if closing else self._mixer(progress.teacher, progress.memory)
             request = Request(number, progress.teacher, train=not closing, upload=mixer is not None)
-            moment = Moment(min(number, rounds), rounds, "closing" if closing else "clients", 0, len(asked), accuracy)
-            result = self._exchange(request, asked, mixer, moment, watch or nobody)
+            moment = ProgressEvent(
+                min(number, rounds), rounds, "closing" if closing else "clients", 0, len(asked), accuracy
+            )
+            result = self._exchange(request, asked, mixer, moment, watch or ignore)
             self._check_quorum(number, asked, result)
             if progress.pending is not None:
                 line = self._complete(Round(**progress.pending), result, progress.teacher, asked, closing)
                 accuracy = line.accuracy_mean
                 yield line
             teacher, pending = (None, None) if closing else self._close(number, result, mixer)
-            progress = Progress(number, teacher, pending, mixer.memory() if isinstance(mixer, Lasting) else {})
+            progress = ServerState(number, teacher, pending, mixer.memory() if isinstance(mixer, Lasting) else {})
             if checkpoint:
                 checkpoint.commit(progress)
 
@@ -151,7 +158,7 @@ class Federation:
         """What folds the uploads of a round; None where nothing is exchanged."""
         if self.rule is None:
             return None
-        mixer = self.rule() if self.guard is None else Guarded(self.rule, self.guard)
+        mixer = self.rule() if self.guard is None else GuardedAggregator(self.rule, self.guard)
         if isinstance(mixer, Lasting):
             mixer.recall(memory)
         return mixer
@@ -160,12 +167,14 @@ class Federation:
         """The clients of a round, in their fixed order."""
         everybody = self.engine.clients
         size = max(1, round(self.participation.fraction * len(everybody)))
-        chosen = set(numpy_stream(self.seed, "participants", number).permutation(len(everybody))[:size].tolist())
+        chosen = set(numpy_generator(self.seed, "participants", number).permutation(len(everybody))[:size].tolist())
         return [client for index, client in enumerate(everybody) if index in chosen]
 
-    def _exchange(self, request: Request, asked: Sequence[str], mixer: Any, moment: Moment, watch: Watcher) -> Exchange:
+    def _exchange(
+        self, request: Request, asked: Sequence[str], mixer: Any, moment: ProgressEvent, watch: ProgressCallback
+    ) -> RoundReplies:
         """Ask, and fold each upload as it arrives; whatever is wrong with an answer leaves that client out."""
-        result = Exchange()
+        result = RoundReplies()
         watch(moment)
         for done, answer in enumerate(self.engine.exchange(dict.fromkeys(asked, request)), 1):
             watch(replace(moment, done=min(done, len(asked))))
@@ -176,17 +185,17 @@ class Federation:
                 answer.reason if isinstance(answer, Failure) else self._receive(answer, request, asked, mixer, result)
             )
             if reason is not None:
-                result.failed[plain(answer.client[:LONGEST_NAME])] = plain(reason)
+                result.failed[to_valid_utf8(answer.client[:LONGEST_NAME])] = to_valid_utf8(reason)
         return result
 
     def _receive(
-        self, answer: Reply, request: Request, asked: Sequence[str], mixer: Any, result: Exchange
+        self, answer: Reply, request: Request, asked: Sequence[str], mixer: Any, result: RoundReplies
     ) -> str | None:
         """Take one answer in, or say why not."""
-        reason = turned_away(answer, request.round, asked)
+        reason = rejection_reason(answer, request.round, asked)
         if reason is not None:
             return reason
-        answer = sound(answer)
+        answer = sanitize_reply(answer)
         if answer.payload is not None:
             result.sent[answer.client] = len(answer.payload)
         for stage, seconds in answer.seconds.items():
@@ -196,7 +205,7 @@ class Federation:
             result.replies[answer.client] = answer
         return reason
 
-    def _fold(self, reply: Reply, mixer: Any, last: bytes | None, result: Exchange) -> str | None:
+    def _fold(self, reply: Reply, mixer: Any, last: bytes | None, result: RoundReplies) -> str | None:
         """Take one upload in, or say why not."""
         took = sum(reply.seconds.values())
         if self.participation.deadline is not None and took > self.participation.deadline:
@@ -212,7 +221,7 @@ class Federation:
             result.seconds["mix"] = result.seconds.get("mix", 0.0) + time.perf_counter() - begin
         return None
 
-    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: Exchange) -> None:
+    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: RoundReplies) -> None:
         """Fold the upload of a reply, which may be a difference to the last message, or refuse it by an error."""
         base = self.public.teacher(last, reply.round - 1) if last else None
         upload = decode_upload(reply.payload or b"", self.public.envelope(reply.client, reply.round), base)
@@ -228,9 +237,9 @@ class Federation:
             return []
         known = self.public_labels >= 0
         own = torch.isin(self.public_labels[known], self.held[client])
-        return [separation(scores[known], own)] if 0 < int(own.sum()) < len(own) else []
+        return [roc_auc(scores[known], own)] if 0 < int(own.sum()) < len(own) else []
 
-    def _check_quorum(self, number: int, asked: Sequence[str], result: Exchange) -> None:
+    def _check_quorum(self, number: int, asked: Sequence[str], result: RoundReplies) -> None:
         needed = max(1, math.ceil(self.participation.quorum * len(asked)))
         if len(result.replies) < needed:
             client, reason = next(iter(result.failed.items()))
@@ -239,7 +248,7 @@ class Federation:
                 f"client {client}: {reason}. Nothing of this round is kept."
             )
 
-    def _close(self, number: int, result: Exchange, mixer: Any) -> tuple[bytes | None, dict[str, Any]]:
+    def _close(self, number: int, result: RoundReplies, mixer: Any) -> tuple[bytes | None, dict[str, Any]]:
         """The teacher as a message, and everything about the round that is known before it is distilled."""
         message, facts = (None, {}) if mixer is None else self._teach(number, mixer, result)
         local = {c: r.local_accuracy for c, r in result.replies.items() if r.local_accuracy is not None}
@@ -261,7 +270,7 @@ class Federation:
         )
         return message, asdict(replace(line, **facts))
 
-    def _teach(self, number: int, mixer: Any, result: Exchange) -> tuple[bytes, dict[str, Any]]:
+    def _teach(self, number: int, mixer: Any, result: RoundReplies) -> tuple[bytes, dict[str, Any]]:
         """The message that a round makes, and what its line says of it."""
         begin = time.perf_counter()
         teacher = mixer.finish()
@@ -280,7 +289,7 @@ class Federation:
             "paper_bytes_up": len(result.replies) * predictions_bytes(len(self.public.inputs), self.public.classes),
         }
 
-    def _student_accuracy(self, number: int, message: bytes, result: Exchange) -> float | None:
+    def _student_accuracy(self, number: int, message: bytes, result: RoundReplies) -> float | None:
         """What the teacher makes of the student, if there is one; its store lets it repeat a round."""
         if self.student is None:
             return None
@@ -292,11 +301,11 @@ class Federation:
         """What the teacher is worth on public samples whose labels are known."""
         if self.public_labels is None or not bool((known := self.public_labels >= 0).any()):
             return {}
-        worth = asdict(Worth.of(probabilities.cpu()[known], self.public_labels[known]))
+        worth = asdict(ClassificationMetrics.of(probabilities.cpu()[known], self.public_labels[known]))
         return {f"teacher_{name}": value for name, value in worth.items()}
 
     def _complete(
-        self, line: Round, result: Exchange, teacher: bytes | None, asked: Sequence[str], closing: bool
+        self, line: Round, result: RoundReplies, teacher: bytes | None, asked: Sequence[str], closing: bool
     ) -> Round:
         """The round with what its teacher made of the clients, told in the exchange after it."""
         accuracy = {c: r.accuracy for c, r in result.replies.items() if r.accuracy is not None}
@@ -320,9 +329,13 @@ LATER_STAGES = ("distil", "evaluate")
 """Stages of an exchange that belong to the round before."""
 
 
-def _watched(mixer: Any, result: Exchange) -> dict[str, dict[str, float]]:
+def _watched(mixer: Any, result: RoundReplies) -> dict[str, dict[str, float]]:
     """What was done to whom in a round, by the guard and at the door."""
-    found = {n.removeprefix(CLIENT): dict(f) for n, f in mixer.report().items()} if isinstance(mixer, Guarded) else {}
+    found = (
+        {n.removeprefix(CLIENT): dict(f) for n, f in mixer.report().items()}
+        if isinstance(mixer, GuardedAggregator)
+        else {}
+    )
     for client, times in result.again.items():
         found.setdefault(client, {})["again"] = times
     return found

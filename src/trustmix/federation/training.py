@@ -1,7 +1,7 @@
 """One client's learning: jobs of cross-entropy on hard or soft targets, prediction, accuracy.
 
-A `Job` says all there is to a training stage, the order of its batches included, so that an engine may run it as it
-likes: alone (`train`), or together with the jobs of other clients.
+A `TrainingJob` says all there is to a training stage, the order of its batches included, so that an engine may run it
+as it likes: alone (`train`), or together with the jobs of other clients.
 """
 
 import math
@@ -15,11 +15,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from trustmix.data import Augment, augmented
+from trustmix.data import Augment, augment_batch
 from trustmix.errors import TrustmixError
-from trustmix.federation.private import GradientNoise, noisy_gradients, poisson_batches
+from trustmix.metrics import ClassificationMetrics
+from trustmix.privacy.dp_sgd import DPSGDParams, dp_gradients, poisson_batches
 from trustmix.registry import Registry
-from trustmix.trust import Worth
 
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = Registry("optimizer")
 OPTIMIZERS.register("adam")(torch.optim.Adam)
@@ -50,7 +50,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Hardware:
+class DeviceConfig:
     """Where and how precisely a model computes."""
 
     device: str = "cpu"
@@ -75,7 +75,7 @@ class Hardware:
 
 
 @dataclass
-class Job:
+class TrainingJob:
     """One training stage of one client: epochs of cross-entropy from where the model and its optimiser are.
 
     targets are labels (n,) in the private stage and a teacher (n, C) in the public one.
@@ -92,9 +92,9 @@ class Job:
     architecture: Hashable
     """Jobs of another architecture have models that compute something else."""
     training: Training
-    hardware: Hardware
+    hardware: DeviceConfig
     augment: Augment = "none"
-    noise: GradientNoise | None = None
+    noise: DPSGDParams | None = None
     """What makes the training differentially private, if it is to be."""
     secret: torch.Generator | None = None
     """What its noise is drawn from, where no seed may repeat it."""
@@ -113,14 +113,14 @@ class Job:
         generator: torch.Generator,
         architecture: Hashable,
         training: Training,
-        hardware: Hardware,
+        hardware: DeviceConfig,
         augment: Augment = "none",
-        noise: GradientNoise | None = None,
+        noise: DPSGDParams | None = None,
         secret: bool = False,
-    ) -> "Job":
+    ) -> "TrainingJob":
         """The job whose order and seed are drawn from the generator; and its noise too, if that is `secret`."""
         seed = int(torch.randint(2**62, (1,), generator=generator))
-        sizes = lengths(inputs)
+        sizes = token_lengths(inputs)
         if noise is None:
             order = [part for _ in range(epochs) for part in batches(len(inputs), training.batch, generator, sizes)]
         else:
@@ -160,12 +160,12 @@ def batches(
     return iter(parts)
 
 
-def lengths(inputs: torch.Tensor) -> torch.Tensor | None:
+def token_lengths(inputs: torch.Tensor) -> torch.Tensor | None:
     """How long each text is, where inputs are token ids (n, longest) padded with -1; None for anything else.
 
-    >>> lengths(torch.tensor([[5, 7, -1], [5, -1, -1]]))
+    >>> token_lengths(torch.tensor([[5, 7, -1], [5, -1, -1]]))
     tensor([2, 1])
-    >>> lengths(torch.zeros(2, 3)) is None
+    >>> token_lengths(torch.zeros(2, 3)) is None
     True
     """
     if inputs.ndim != 2 or inputs.dtype not in (torch.int16, torch.int32, torch.int64):
@@ -173,7 +173,7 @@ def lengths(inputs: torch.Tensor) -> torch.Tensor | None:
     return (inputs >= 0).sum(1).cpu() if bool((inputs < 0).any()) else None
 
 
-def train(job: Job) -> None:
+def train(job: TrainingJob) -> None:
     """Do the job."""
     begin = time.perf_counter()
     job.model.train()
@@ -184,29 +184,29 @@ def train(job: Job) -> None:
         for index in job.order:
             index = index.to(job.inputs.device)
             job.optimizer.zero_grad(set_to_none=True)
-            inputs = augmented(job.inputs[index], job.augment, draws)
+            inputs = augment_batch(job.inputs[index], job.augment, draws)
             if job.noise is not None:
-                loss = noisy_gradients(job.model, inputs, job.targets[index], job.noise, len(job.inputs), draws)
+                loss = dp_gradients(job.model, inputs, job.targets[index], job.noise, len(job.inputs), draws)
             else:
                 with job.hardware.autocast():
                     loss = cross_entropy(job.model(inputs), job.targets[index])
                 loss.backward()  # type: ignore[no-untyped-call]
             job.optimizer.step()
-    check_loss(float(loss.detach()))
+    validate_loss(float(loss.detach()))
     job.seconds = time.perf_counter() - begin
 
 
-def check_loss(loss: float) -> None:
+def validate_loss(loss: float) -> None:
     """Refuse a model that has diverged, as a loss that is no number shows."""
     if not abs(loss) < float("inf"):
         raise TrustmixError(f"the loss became {loss}; a lower train.lr may help")
 
 
 @torch.no_grad()
-def predict(model: nn.Module, inputs: torch.Tensor, hardware: Hardware) -> torch.Tensor:
+def predict(model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig) -> torch.Tensor:
     """Logits (n, C) in evaluation mode, float32; texts are taken by length, so that little padding is computed on."""
     model.eval()
-    sizes = lengths(inputs)
+    sizes = token_lengths(inputs)
     order = None if sizes is None else sizes.argsort(stable=True).to(inputs.device)
     parts = torch.split(inputs if order is None else inputs[order], hardware.prediction_batch)
     with hardware.autocast():
@@ -214,11 +214,13 @@ def predict(model: nn.Module, inputs: torch.Tensor, hardware: Hardware) -> torch
     return logits if order is None else torch.empty_like(logits).index_copy_(0, order, logits)
 
 
-def evaluate(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: Hardware) -> Worth:
+def evaluate(
+    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: DeviceConfig
+) -> ClassificationMetrics:
     """What the model's predictions on labelled inputs are worth."""
-    return Worth.of(predict(model, inputs, hardware).to("cpu", torch.float64).softmax(1), labels.cpu())
+    return ClassificationMetrics.of(predict(model, inputs, hardware).to("cpu", torch.float64).softmax(1), labels.cpu())
 
 
-def accuracy(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: Hardware) -> float:
+def accuracy(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: DeviceConfig) -> float:
     """Fraction of inputs whose most probable class, among all classes, is the label."""
     return float((predict(model, inputs, hardware).argmax(1) == labels).double().mean())

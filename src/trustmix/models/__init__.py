@@ -1,10 +1,10 @@
 """Client models: mlp, cnn, resnet18, bert-tiny, any encoder of transformers, any torch module of the user's."""
 
-from trustmix.models.build import ModelFactory, check_model
+from trustmix.models.factory import ModelFactory, validate_model
 from trustmix.models.features import WithFeatures
 from trustmix.models.networks import MODELS, Scale, cnn, mlp
 from trustmix.models.resnet import resnet18
-from trustmix.models.text import bert_tiny, encoder
+from trustmix.models.transformer import bert_tiny, encoder
 
 __all__ = [
     "MODELS",
@@ -12,9 +12,9 @@ __all__ = [
     "Scale",
     "WithFeatures",
     "bert_tiny",
-    "check_model",
     "cnn",
     "encoder",
     "mlp",
     "resnet18",
+    "validate_model",
 ]

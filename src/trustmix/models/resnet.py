@@ -6,7 +6,7 @@ from torch.nn.functional import interpolate
 
 from trustmix.errors import TrustmixError
 from trustmix.models.networks import MODELS
-from trustmix.models.weights import load_weights
+from trustmix.models.pretrained import load_weights
 
 
 class _Block(nn.Module):

@@ -12,8 +12,8 @@ from trustmix.theory.bounds import (
 from trustmix.theory.constants import (
     Alignment,
     Oracle,
-    align,
     best_alpha,
+    fit_alignment,
     gradient_noise,
     oracle,
     pl_constant,
@@ -22,27 +22,26 @@ from trustmix.theory.constants import (
     smoothness,
 )
 from trustmix.theory.teacher import (
-    Lemma,
+    TeacherErrorDecomposition,
+    bias_variance,
     concentration,
-    decompose,
     effective_clients,
-    lemma,
     rank_correlation,
     teacher_error,
+    teacher_error_decomposition,
     weights,
 )
 
 __all__ = [
     "Alignment",
-    "Lemma",
     "Oracle",
-    "align",
+    "TeacherErrorDecomposition",
     "best_alpha",
+    "bias_variance",
     "concentration",
-    "decompose",
     "effective_clients",
+    "fit_alignment",
     "gradient_noise",
-    "lemma",
     "oracle",
     "pl_bound",
     "pl_constant",
@@ -57,5 +56,6 @@ __all__ = [
     "stationarity_step_size",
     "stationarity_steps",
     "teacher_error",
+    "teacher_error_decomposition",
     "weights",
 ]

@@ -113,13 +113,13 @@ class Alignment:
             raise TrustmixError(f"b^2 is {self.b2:g}; it must be a number, 0 or more.")
 
 
-def align(gradients: Sequence[float], differences: Sequence[float], teacher_term: float = 0.0) -> Alignment:
+def fit_alignment(gradients: Sequence[float], differences: Sequence[float], teacher_term: float = 0.0) -> Alignment:
     """The alignment of points along a run: ||grad F||^2 and ||grad F - grad J*||^2 of each.
 
     For every c there is a least b that covers all points; of these pairs the one is taken whose floor is lowest, given
     teacher_term = G_sc^2 * eps_teach.
 
-    >>> align([1.0, 4.0], [0.25, 1.0])
+    >>> fit_alignment([1.0, 4.0], [0.25, 1.0])
     Alignment(c=0.25, b2=0.0)
     """
     if len(gradients) != len(differences) or not gradients:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from trustmix.arrays import format_shape, to_finite_tensor, to_float_tensor
 from trustmix.errors import TrustmixError
-from trustmix.trust.arrays import as_floats, as_numbers, shape_text
 
 
 def weights(scores: Any, tau: float) -> torch.Tensor:
@@ -24,9 +24,9 @@ def weights(scores: Any, tau: float) -> torch.Tensor:
     """
     if not tau >= 0:
         raise TrustmixError(f"tau is {tau}; it must be 0 (average), positive, or infinite (most confident).")
-    score = as_numbers(scores, "scores").to(torch.float64)
+    score = to_float_tensor(scores, "scores").to(torch.float64)
     if score.ndim not in (2, 3) or 0 in score.shape:
-        raise TrustmixError(f"scores have the shape {shape_text(score)}; they must be (M, N) or (S, M, N).")
+        raise TrustmixError(f"scores have the shape {format_shape(score)}; they must be (M, N) or (S, M, N).")
     below = score - score.amax(-2, keepdim=True)
     share = torch.where(below == 0, torch.ones_like(below), torch.exp(tau * below))  # inf * 0 would be nan
     return share / share.sum(-2, keepdim=True)
@@ -56,30 +56,34 @@ def teacher_error(teacher: Any, reference: Any) -> float:
     >>> teacher_error([[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]])
     0.25
     """
-    p, star = as_floats(teacher, "teacher").double(), as_floats(reference, "reference").double()
+    p, star = to_finite_tensor(teacher, "teacher").double(), to_finite_tensor(reference, "reference").double()
     if p.shape[-2:] != star.shape or star.ndim != 2 or 0 in p.shape:
-        raise TrustmixError(f"the teacher is {shape_text(p)} and the reference {shape_text(star)}; both are (N, C).")
+        raise TrustmixError(
+            f"the teacher is {format_shape(p)} and the reference {format_shape(star)}; both are (N, C)."
+        )
     return float((p - star).square().sum(-1).mean())
 
 
-def decompose(teachers: Any, reference: Any) -> tuple[float, float]:
+def bias_variance(teachers: Any, reference: Any) -> tuple[float, float]:
     """Squared bias and variance of S drawn teachers (S, N, C), given x; their sum is the mean teacher error.
 
     The variance is unbiased (S - 1 in the denominator), so that few draws do not count as bias what is chance.
 
-    >>> bias, variance = decompose([[[0.6, 0.4]], [[0.8, 0.2]]], [[1.0, 0.0]])
+    >>> bias, variance = bias_variance([[[0.6, 0.4]], [[0.8, 0.2]]], [[1.0, 0.0]])
     >>> round(bias, 9), round(variance, 9)
     (0.16, 0.04)
     """
-    p = as_floats(teachers, "teachers").double()
+    p = to_finite_tensor(teachers, "teachers").double()
     if p.ndim != 3 or len(p) < 2:
-        raise TrustmixError(f"teachers have the shape {shape_text(p)}; a variance needs (S, N, C) with S of 2 or more.")
+        raise TrustmixError(
+            f"teachers have the shape {format_shape(p)}; a variance needs (S, N, C) with S of 2 or more."
+        )
     variance = float(p.var(0).sum(-1).mean())
     return teacher_error(p, reference) - variance, variance
 
 
 @dataclass(frozen=True)
-class Lemma:
+class TeacherErrorDecomposition:
     """Lemma 1 on S draws: the measured left side, what it consists of, and the bound.
 
     error = bias + own + shared + coupling, exactly. With weights that are the same in every draw, as the lemma has
@@ -113,15 +117,15 @@ class Lemma:
         return self.bias + self.sigma2 * (self.rho + (1 - self.rho) * self.chi)
 
 
-def lemma(predictions: Any, trust: Any, reference: Any) -> Lemma:
+def teacher_error_decomposition(predictions: Any, trust: Any, reference: Any) -> TeacherErrorDecomposition:
     """Lemma 1 from predictions q (S, M, N, C), weights (M, N) or (S, M, N) and p* (N, C).
 
     >>> q = torch.tensor([[[[0.9, 0.1]], [[0.7, 0.3]]], [[[0.9, 0.1]], [[0.5, 0.5]]]])    # S = 2, M = 2, N = 1
-    >>> found = lemma(q, [[0.5], [0.5]], [[1.0, 0.0]])
+    >>> found = teacher_error_decomposition(q, [[0.5], [0.5]], [[1.0, 0.0]])
     >>> found.error <= found.bound, round(found.bias, 4), round(found.variance, 4)
     (True, 0.125, 0.005)
     """
-    q, star = as_floats(predictions, "predictions").double(), as_floats(reference, "reference").double()
+    q, star = to_finite_tensor(predictions, "predictions").double(), to_finite_tensor(reference, "reference").double()
     w = _checked_weights(trust)
     if (
         q.ndim != 4
@@ -130,7 +134,7 @@ def lemma(predictions: Any, trust: Any, reference: Any) -> Lemma:
         or w.shape[:-2] not in ((), q.shape[:1])
     ):
         raise TrustmixError(
-            f"predictions are {shape_text(q)}, weights {shape_text(w)} and the reference {shape_text(star)}; "
+            f"predictions are {format_shape(q)}, weights {format_shape(w)} and the reference {format_shape(star)}; "
             "they must be (S, M, N, C), (M, N) or (S, M, N), and (N, C)."
         )
     xi = q - star
@@ -146,7 +150,7 @@ def lemma(predictions: Any, trust: Any, reference: Any) -> Lemma:
     error = teacher_error(torch.einsum("sin,sinc->snc", w_each, q), star)
     bias = float(torch.einsum("sin,inc->snc", w_each, mean).square().sum(-1).mean())
     shared = float((pairs * between).sum((1, 2)).mean())
-    return Lemma(
+    return TeacherErrorDecomposition(
         error=error,
         bias=bias,
         own=own,
@@ -180,9 +184,9 @@ def _ranks(values: Sequence[float]) -> torch.Tensor:
 
 def _checked_weights(trust: Any) -> torch.Tensor:
     """Weights as float64 (M, N) or (S, M, N), not negative, summing to one over clients."""
-    w = as_floats(trust, "weights").double()
+    w = to_finite_tensor(trust, "weights").double()
     if w.ndim not in (2, 3) or 0 in w.shape:
-        raise TrustmixError(f"weights have the shape {shape_text(w)}; they must be (M, N) or (S, M, N).")
+        raise TrustmixError(f"weights have the shape {format_shape(w)}; they must be (M, N) or (S, M, N).")
     total = w.sum(-2)
     if bool((w < 0).any()) or bool(((total - 1).abs() > 1e-3).any()):
         raise TrustmixError("weights must not be negative and must sum to one over the clients of each sample.")

@@ -1,11 +1,11 @@
 """How an upload and a teacher become bytes and back, and what that costs."""
 
-from trustmix.wire.accounting import fedavg_bytes, predictions_bytes, scaffold_bytes
 from trustmix.wire.codecs import CODECS, Codec
+from trustmix.wire.communication_cost import fedavg_bytes, predictions_bytes, scaffold_bytes
 from trustmix.wire.messages import (
-    FORMS,
-    Envelope,
-    Labels,
+    UPLOAD_ENCODERS,
+    LabelSet,
+    MessageHeader,
     Upload,
     decode_teacher,
     decode_upload,
@@ -13,23 +13,23 @@ from trustmix.wire.messages import (
     encode_upload,
     fingerprint,
 )
-from trustmix.wire.public import open_public, seal_public
+from trustmix.wire.public_set import decode_public_set, encode_public_set
 
 __all__ = [
     "CODECS",
-    "FORMS",
+    "UPLOAD_ENCODERS",
     "Codec",
-    "Envelope",
-    "Labels",
+    "LabelSet",
+    "MessageHeader",
     "Upload",
+    "decode_public_set",
     "decode_teacher",
     "decode_upload",
+    "encode_public_set",
     "encode_teacher",
     "encode_upload",
     "fedavg_bytes",
     "fingerprint",
-    "open_public",
     "predictions_bytes",
     "scaffold_bytes",
-    "seal_public",
 ]

@@ -19,13 +19,13 @@ Layout: TypeAlias = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoreQuantizer:
     """Scores l, rounded to a step on the scale of asinh, which is linear near zero and logarithmic far from it.
 
     The error is at most sinh(step/2) * sqrt(1 + l^2) + (cosh(step/2) - 1) * |l|, which is about step/2 * sqrt(1 + l^2);
     scores beyond sinh(step * largest level) are clamped. Without a step they stay what they are.
 
-    >>> coarse = Scores(torch.int8, 0.1)
+    >>> coarse = ScoreQuantizer(torch.int8, 0.1)
     >>> coarse.decode(coarse.encode(torch.tensor([0.0, -100.0, -torch.inf]))).round().tolist()
     [0.0, -100.0, -163874.0]
     """
@@ -48,16 +48,16 @@ class Scores:
         return (levels.to(torch.float64) * self.step).sinh().to(torch.float32)
 
 
-EXACT = Scores(torch.float32)
-FINE = Scores(torch.int16, 1 / 2048)
-COARSE = Scores(torch.int8, 0.1)
+EXACT = ScoreQuantizer(torch.float32)
+FINE = ScoreQuantizer(torch.int16, 1 / 2048)
+COARSE = ScoreQuantizer(torch.int8, 0.1)
 
 
 class Codec(Protocol):
     """What a codec offers: which tensors it promises, predictions (N, C) as those tensors, and back."""
 
     @property
-    def scores(self) -> Scores:
+    def scores(self) -> ScoreQuantizer:
         """How the scores travel beside the predictions."""
 
     def layout(self, samples: int, classes: int) -> Layout:
@@ -71,11 +71,11 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True)
-class Floats:
+class FloatCodec:
     """Floating-point numbers. Relative error: 2^-24 (float32) or 2^-11 (float16, and 2^-25 absolute)."""
 
     dtype: torch.dtype
-    scores: Scores
+    scores: ScoreQuantizer
 
     def layout(self, samples: int, classes: int) -> Layout:
         """One number a class."""
@@ -91,10 +91,10 @@ class Floats:
 
 
 @dataclass(frozen=True)
-class Levels:
+class Uint8Codec:
     """Each class a multiple of 1/255, one byte, and the row exactly one: the error is below 1/255."""
 
-    scores: Scores
+    scores: ScoreQuantizer
 
     def layout(self, samples: int, classes: int) -> Layout:
         """One byte a class."""
@@ -110,20 +110,20 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class HalfNats:
+class LogUint4Codec:
     """Four bits a class: how many half nats it is below the row's largest; ten or more count as never.
 
     Small probabilities matter when many clients are mixed, and equal steps would round them to zero. A class is right
     within a factor e^0.5 / (1 - D), where D is the part of the row that becomes zero: classes below e^-4.75, 0.9 %, of
     the largest. No error exceeds tanh(1/8) + D < 0.125 + D, and rows sum to one, since they are divided by their sum.
 
-    >>> codec = HalfNats(COARSE)
+    >>> codec = LogUint4Codec(COARSE)
     >>> parts = codec.encode(torch.tensor([[0.5, 0.3, 0.199, 0.001]], dtype=torch.float64))
     >>> [round(q, 3) for q in codec.decode(parts, 4)[0].tolist()]
     [0.506, 0.307, 0.186, 0.0]
     """
 
-    scores: Scores
+    scores: ScoreQuantizer
 
     def layout(self, samples: int, classes: int) -> Layout:
         """One byte for two classes."""
@@ -145,26 +145,26 @@ class HalfNats:
 
 
 STEP = 0.5
-"""The step of `HalfNats`."""
+"""The step of `LogUint4Codec`."""
 NEVER = 10
-"""The level of `HalfNats` that stands for zero."""
+"""The level of `LogUint4Codec` that stands for zero."""
 
 
 @dataclass(frozen=True)
-class Top:
+class TopKCodec:
     """The k largest classes in levels of 1/255; what is left is spread evenly over the others.
 
     Of a kept class the error is below 1/255. With T the probability of all others, theirs is at most T, or
     (T + 1/255) / (C - k) if that is more. Where there are k classes or fewer, all but one are kept.
 
-    >>> two = Top(2, COARSE)
+    >>> two = TopKCodec(2, COARSE)
     >>> parts = two.encode(torch.tensor([[0.7, 0.02, 0.2, 0.08]], dtype=torch.float64))
     >>> parts["classes"].tolist(), [round(q, 3) for q in two.decode(parts, 4)[0].tolist()]
     ([[0, 2]], [0.702, 0.049, 0.2, 0.049])
     """
 
     k: int
-    scores: Scores
+    scores: ScoreQuantizer
 
     def layout(self, samples: int, classes: int) -> Layout:
         """The kept classes and their levels."""
@@ -191,10 +191,10 @@ class Top:
 
 
 @dataclass(frozen=True)
-class Argmax:
+class ArgmaxCodec:
     """The most probable class alone, as if it were certain: the error is at most 1 - max q."""
 
-    scores: Scores
+    scores: ScoreQuantizer
 
     def layout(self, samples: int, classes: int) -> Layout:
         """One class a sample."""
@@ -237,10 +237,10 @@ def _checked_classes(found: torch.Tensor, classes: int) -> torch.Tensor:
 
 
 CODECS: Registry[Codec] = Registry("codec")
-CODECS.register("float32")(Floats(torch.float32, EXACT))
-CODECS.register("float16")(Floats(torch.float16, FINE))
-CODECS.register("uint8")(Levels(FINE))
-CODECS.register("uint4")(HalfNats(COARSE))
+CODECS.register("float32")(FloatCodec(torch.float32, EXACT))
+CODECS.register("float16")(FloatCodec(torch.float16, FINE))
+CODECS.register("uint8")(Uint8Codec(FINE))
+CODECS.register("uint4")(LogUint4Codec(COARSE))
 for _k in (2, 3, 5, 10):
-    CODECS.register(f"top-{_k}")(Top(_k, COARSE))
-CODECS.register("argmax")(Argmax(COARSE))
+    CODECS.register(f"top-{_k}")(TopKCodec(_k, COARSE))
+CODECS.register("argmax")(ArgmaxCodec(COARSE))

@@ -12,15 +12,16 @@ from functools import lru_cache
 
 import torch
 
+from trustmix.aggregation.weighted_average import validate_predictions, validate_scores
+from trustmix.density.estimators import DensityEstimator
+from trustmix.density.gaussians import ClassGaussians
 from trustmix.errors import TrustmixError
-from trustmix.trust import ClassGaussians, Density
-from trustmix.trust.mixing import checked_predictions, checked_scores
-from trustmix.wire.codecs import CODECS, Floats, Layout, Parts
-from trustmix.wire.frame import seal, unseal
+from trustmix.wire.codecs import CODECS, FloatCodec, Layout, Parts
+from trustmix.wire.framing import decode_frame, encode_frame
 
 
 @dataclass(frozen=True)
-class Envelope:
+class MessageHeader:
     """What a message must say of itself: whose it is, of which round, about which public set."""
 
     sender: str
@@ -61,7 +62,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelSet:
     """What a client that shares its label set tells of it."""
 
     classes: torch.Tensor
@@ -72,7 +73,7 @@ class Labels:
         return {"held": self.classes.to(torch.int32), "ranks": (self.ranks * 255).round().to(torch.uint8)}
 
     @staticmethod
-    def layout(envelope: Envelope) -> Layout:
+    def layout(envelope: MessageHeader) -> Layout:
         """What `parts` look like."""
         return {"held": (torch.int32, (envelope.classes,)), "ranks": (torch.uint8, (envelope.samples,))}
 
@@ -90,11 +91,11 @@ def fingerprint(inputs: torch.Tensor) -> str:
 
 def encode_scores(
     logits: torch.Tensor,
-    density: Density,
-    envelope: Envelope,
+    density: DensityEstimator,
+    envelope: MessageHeader,
     codec: str,
     base: torch.Tensor | None = None,
-    labels: Labels | None = None,
+    labels: LabelSet | None = None,
 ) -> bytes:
     """An upload of the form `scores`; as a difference to `base`, the last teacher (N, C), where that is shorter."""
     shared = (labels.classes, labels.ranks) if labels else ()
@@ -102,10 +103,10 @@ def encode_scores(
     return encode_upload(upload, envelope, codec, base)
 
 
-def encode_upload(upload: Upload, envelope: Envelope, codec: str, base: torch.Tensor | None = None) -> bytes:
+def encode_upload(upload: Upload, envelope: MessageHeader, codec: str, base: torch.Tensor | None = None) -> bytes:
     """An upload as a message; as a difference to `base`, the last teacher (N, C), where that is shorter.
 
-    >>> envelope = Envelope("north", 1, "0" * 16, samples=1, classes=2)
+    >>> envelope = MessageHeader("north", 1, "0" * 16, samples=1, classes=2)
     >>> message = encode_upload(Upload(torch.tensor([[0.9, 0.1]]), torch.tensor([-2.0])), envelope, "float32")
     >>> decode_upload(message, envelope).scores
     tensor([-2.])
@@ -114,22 +115,22 @@ def encode_upload(upload: Upload, envelope: Envelope, codec: str, base: torch.Te
     parts = chosen.encode(upload.predictions.to(torch.float64))
     scores = {"scores": chosen.scores.encode(upload.scores)}
     if upload.classes is not None and upload.ranks is not None:
-        scores |= Labels(upload.classes, upload.ranks).parts()
-    whole = seal({**parts, **scores}, envelope.header("scores", codec))
+        scores |= LabelSet(upload.classes, upload.ranks).parts()
+    whole = encode_frame({**parts, **scores}, envelope.header("scores", codec))
     if base is None:
         return whole
     known = chosen.encode(base.to(torch.float64))
-    difference = seal({**_subtract(parts, known), **scores}, envelope.header("scores", codec, _mark(known)))
+    difference = encode_frame({**_subtract(parts, known), **scores}, envelope.header("scores", codec, _mark(known)))
     return min(whole, difference, key=len)
 
 
 def encode_density(
     logits: torch.Tensor,
-    density: Density,
-    envelope: Envelope,
+    density: DensityEstimator,
+    envelope: MessageHeader,
     codec: str,
     base: torch.Tensor | None = None,
-    labels: Labels | None = None,
+    labels: LabelSet | None = None,
 ) -> bytes:
     """An upload of the form `density`. The mixture is small and stays exact."""
     if not isinstance(density, ClassGaussians):
@@ -139,15 +140,15 @@ def encode_density(
     if base is not None:
         raise TrustmixError("An upload of the form density has logits, which have no difference to a teacher.")
     tensors = {"logits": logits.to(_float_type(codec)), **density.state(), **(labels.parts() if labels else {})}
-    return seal(tensors, envelope.header("density", codec))
+    return encode_frame(tensors, envelope.header("density", codec))
 
 
-FORMS = {"scores": encode_scores, "density": encode_density}
+UPLOAD_ENCODERS = {"scores": encode_scores, "density": encode_density}
 
 
-def decode_upload(payload: bytes, envelope: Envelope, base: torch.Tensor | None = None) -> Upload:
+def decode_upload(payload: bytes, envelope: MessageHeader, base: torch.Tensor | None = None) -> Upload:
     """The upload in a message of either form if it is what the envelope promises; `base` is the last teacher (N, C)."""
-    tensors, header = _open(payload, envelope, *FORMS)
+    tensors, header = _open(payload, envelope, *UPLOAD_ENCODERS)
     shared = _labels(tensors, envelope)
     if header["kind"] == "density":
         return Upload(*_evaluate(tensors, envelope, str(header["codec"])), *shared)
@@ -162,19 +163,19 @@ def decode_upload(payload: bytes, envelope: Envelope, base: torch.Tensor | None 
             raise TrustmixError(f"The message of {envelope.sender} is a difference to another teacher than the last.")
         tensors.update(_add(tensors, known))
     source = f"The message of {envelope.sender}"
-    predictions = checked_predictions(chosen.decode(tensors, envelope.classes), source)
+    predictions = validate_predictions(chosen.decode(tensors, envelope.classes), source)
     told = chosen.scores.decode(tensors["scores"])
-    checked_scores(told, envelope.samples, source)
+    validate_scores(told, envelope.samples, source)
     return Upload(predictions, told, *shared)
 
 
-def encode_teacher(probabilities: torch.Tensor, envelope: Envelope, codec: str) -> bytes:
+def encode_teacher(probabilities: torch.Tensor, envelope: MessageHeader, codec: str) -> bytes:
     """The teacher (N, C) as a message."""
-    return seal(CODECS.get(codec).encode(probabilities.to(torch.float64)), envelope.header("teacher", codec))
+    return encode_frame(CODECS.get(codec).encode(probabilities.to(torch.float64)), envelope.header("teacher", codec))
 
 
 @lru_cache(maxsize=1)
-def decode_teacher(payload: bytes, envelope: Envelope) -> torch.Tensor:
+def decode_teacher(payload: bytes, envelope: MessageHeader) -> torch.Tensor:
     """The teacher in a message, float32, each row summing to one again after a narrow codec.
 
     The clients of one process get the same message and share what it decodes to.
@@ -182,14 +183,14 @@ def decode_teacher(payload: bytes, envelope: Envelope) -> torch.Tensor:
     tensors, header = _open(payload, envelope, "teacher")
     chosen = CODECS.get(str(header["codec"]))
     _check(tensors, chosen.layout(envelope.samples, envelope.classes))
-    teacher = checked_predictions(chosen.decode(tensors, envelope.classes), f"The message of {envelope.sender}")
+    teacher = validate_predictions(chosen.decode(tensors, envelope.classes), f"The message of {envelope.sender}")
     return teacher / teacher.sum(1, keepdim=True)
 
 
-def _open(payload: bytes, envelope: Envelope, *kinds: str) -> tuple[dict[str, torch.Tensor], dict[str, str | int]]:
+def _open(payload: bytes, envelope: MessageHeader, *kinds: str) -> tuple[dict[str, torch.Tensor], dict[str, str | int]]:
     """The tensors and the header of a message of one of these kinds, if the header says what the envelope promises."""
     source = f"The message of {envelope.sender}"
-    tensors, header = unseal(payload, envelope.limit, source)
+    tensors, header = decode_frame(payload, envelope.limit, source)
     kind, codec, base = (str(header.get(key))[:60] for key in ("kind", "codec", "base"))
     if kind not in kinds:
         raise TrustmixError(f"{source} says kind = {kind}; expected was {' or '.join(kinds)}.")
@@ -211,9 +212,11 @@ def _check(tensors: Parts, layout: Layout) -> None:
             raise TrustmixError(f"The message has {got} for {name}; expected was {shape} of {dtype}.")
 
 
-def _labels(tensors: dict[str, torch.Tensor], envelope: Envelope) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _labels(
+    tensors: dict[str, torch.Tensor], envelope: MessageHeader
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """What the message tells of the sender's label set, taken out of the tensors, or nothing of either."""
-    layout = Labels.layout(envelope)
+    layout = LabelSet.layout(envelope)
     found = {name: tensors.pop(name) for name in layout if name in tensors}
     if not found:
         return None, None
@@ -224,7 +227,9 @@ def _labels(tensors: dict[str, torch.Tensor], envelope: Envelope) -> tuple[torch
     return classes.to(torch.int64), ranks.to(torch.float64) / 255
 
 
-def _evaluate(tensors: dict[str, torch.Tensor], envelope: Envelope, codec: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _evaluate(
+    tensors: dict[str, torch.Tensor], envelope: MessageHeader, codec: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The predictions and scores of an upload of the form `density`."""
     components = len(tensors["log_weights"]) if "log_weights" in tensors and tensors["log_weights"].ndim else 0
     mixture = (min(components, envelope.classes), envelope.classes)
@@ -239,7 +244,7 @@ def _evaluate(tensors: dict[str, torch.Tensor], envelope: Envelope, codec: str) 
 def _float_type(codec: str) -> torch.dtype:
     """The type of a codec that can carry logits."""
     chosen = CODECS.get(codec)
-    if not isinstance(chosen, Floats):
+    if not isinstance(chosen, FloatCodec):
         raise TrustmixError(f"The codec {codec} is for probabilities; the form density sends logits: use float32.")
     return chosen.dtype
 

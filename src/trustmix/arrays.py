@@ -1,0 +1,93 @@
+"""NumPy arrays and torch tensors alike: what comes in goes out. Inside, arithmetic is in float64."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+
+from trustmix.errors import TrustmixError
+
+AnyArray: TypeAlias = np.ndarray[Any, Any] | torch.Tensor
+A = TypeVar("A", np.ndarray[Any, Any], torch.Tensor)
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """What an array was when it came in: which library, which floating type, which device.
+
+    >>> ArraySpec.of(np.zeros(2, np.float16)).restore(torch.ones(2)).dtype
+    dtype('float16')
+    """
+
+    package: str
+    dtype: torch.dtype
+    device: str = "cpu"
+
+    @classmethod
+    def of(cls, array: Any) -> "ArraySpec":
+        """The kind of an array; integers and lists count as the default float of NumPy."""
+        if isinstance(array, torch.Tensor):
+            dtype = array.dtype if array.dtype.is_floating_point else torch.float64
+            return cls("torch", dtype, str(array.device))
+        name = str(np.asarray(array).dtype)
+        return cls("numpy", getattr(torch, name) if name.startswith("float") else torch.float64)
+
+    def at_least_float32(self) -> "ArraySpec":
+        """The same kind, wide enough for log-densities, which overflow half precision."""
+        narrow = self.dtype in (torch.float16, torch.bfloat16)
+        return ArraySpec(self.package, torch.float32 if narrow else self.dtype, self.device)
+
+    def restore(self, tensor: torch.Tensor) -> Any:
+        """The tensor as an array of this kind."""
+        tensor = tensor.to(dtype=self.dtype, device=self.device)
+        return tensor.numpy() if self.package == "numpy" else tensor
+
+
+def to_finite_tensor(array: Any, name: str) -> torch.Tensor:
+    """The array as a tensor of floats; non-numbers and NaN or infinite entries are refused by name and place.
+
+    >>> to_finite_tensor([[0.0, float("nan")]], "logits")
+    Traceback (most recent call last):
+    ...
+    trustmix.errors.TrustmixError: logits: the entry at (0, 1) is nan; every entry must be a finite number.
+    """
+    tensor = to_float_tensor(array, name)
+    if not all_finite(tensor):
+        finite = torch.isfinite(tensor)
+        place = tuple(torch.nonzero(~finite)[0].tolist())
+        value = tensor[place].item()
+        raise TrustmixError(f"{name}: the entry at {place} is {value}; every entry must be a finite number.")
+    return tensor
+
+
+def all_finite(tensor: torch.Tensor) -> bool:
+    """Whether no entry is NaN or infinite; a finite sum proves it in one fast pass.
+
+    >>> all_finite(torch.tensor([1e308, 1e308], dtype=torch.float64)), all_finite(torch.tensor([1.0, torch.nan]))
+    (True, False)
+    """
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
+def to_float_tensor(array: Any, name: str) -> torch.Tensor:
+    """The array as a tensor of its own floating type, or of float64, whatever the numbers."""
+    try:
+        tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(_numpy_floats(array))
+        return (tensor if tensor.dtype.is_floating_point else tensor.to(torch.float64)).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TrustmixError(f"{name}: expected an array of numbers, got {type(array).__name__} ({error}).") from error
+
+
+def _numpy_floats(array: Any) -> np.ndarray[Any, Any]:
+    found = np.asarray(array)
+    return found if found.dtype in (np.float16, np.float32, np.float64) else found.astype(np.float64)
+
+
+def format_shape(tensor: torch.Tensor) -> str:
+    """A shape as people write it.
+
+    >>> format_shape(torch.zeros(4, 10))
+    '(4, 10)'
+    """
+    return str(tuple(tensor.shape))

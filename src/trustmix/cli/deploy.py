@@ -1,0 +1,162 @@
+"""Commands for federations across machines: keys, serve, join, check."""
+
+import ipaddress
+import logging
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from trustmix.cli.app import Out, Overrides, RecipeName, app, handle_errors, log_to_console
+from trustmix.deploy.node import NodeConfig, check_node
+from trustmix.errors import TrustmixError
+from trustmix.experiment.recipe import Recipe
+
+Keys = Annotated[Path | None, typer.Option("--keys", help="The folder that `trustmix keys` made.", show_default=False)]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and keys; on loopback only.")]
+
+
+@app.command("keys")
+@handle_errors
+def keys_command(
+    folder: Annotated[Path, typer.Argument(help="Where the keys go: one folder for the server, one for each node.")],
+    nodes: Annotated[str, typer.Option("--nodes", help="The ids of the nodes, separated by commas.")],
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="A name or address by which nodes reach the server.")
+    ] = None,
+) -> None:
+    """Make an authority, the server's certificate and a key for each node; again, to add nodes.
+
+    Example: trustmix keys keys --host trustmix.example.org --nodes north,south
+    """
+    _need_flower()
+    from trustmix.deploy.keys import make_keys
+    from trustmix.deploy.membership import validate_client_id
+
+    names = [validate_client_id(name.strip()) for name in nodes.split(",")]
+    make_keys(folder, host or [], names)
+    typer.echo(f"Server: {folder / 'server'}")
+    for name in names:
+        typer.echo(f"Node {name}: {folder / name} (give it to that node alone, then delete it here)")
+    typer.echo(f"Keep {folder / 'ca.key'} offline: whoever has it can pretend to be the server.")
+
+
+@app.command("serve")
+@handle_errors
+def serve_command(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    out: Out = None,
+    address: Annotated[
+        str, typer.Option("--address", help="Where nodes reach this server: HOST:PORT.")
+    ] = "127.0.0.1:9092",
+    keys: Keys = None,
+    insecure: Insecure = False,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, help="Clients to wait for before round 1; the recipe's if not set.")
+    ] = None,
+) -> None:
+    """Run a recipe with clients on other machines; the same command again goes on where it stopped.
+
+    Example: trustmix serve fashion --keys keys/server --address 0.0.0.0:9092 --nodes 3 --out runs/hospitals
+    """
+    _need_flower()
+    from trustmix.deploy.keys import ServerKeys
+    from trustmix.deploy.serve import serve
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped ends like Ctrl-C
+    host, port = _address(address)
+    folder = out or Path("runs") / f"{Path(recipe).stem}-served"
+    _check_security(host, keys, insecure)
+    console = Console(highlight=False, soft_wrap=True)
+    with log_to_console(console):
+        history = serve(
+            Recipe.load(recipe, overrides or []),
+            folder,
+            host,
+            port,
+            keys=None if keys is None else ServerKeys(keys),
+            nodes=nodes,
+        )
+    best = "-" if history.best_accuracy is None else f"{100 * history.best_accuracy:.1f} %"
+    console.print(f"{len(history.rounds)} rounds, best mean accuracy of the clients: {best}\nRun: {folder}")
+
+
+@app.command("join")
+@handle_errors
+def join_command(
+    server: Annotated[str, typer.Argument(help="The server's address: HOST:PORT.")],
+    node: Annotated[Path, typer.Option("--node", help="This node's file, see the documentation of deployments.")],
+    keys: Keys = None,
+    insecure: Insecure = False,
+) -> None:
+    """Take part in a federation with this machine's data and model, until Ctrl-C; a lost link is taken up again.
+
+    Example: trustmix join trustmix.example.org:9092 --node node.toml --keys keys/north
+    """
+    _need_flower()
+    from trustmix.deploy.keys import NodeKeys
+    from trustmix.deploy.serve import join
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the SuperNode can say goodbye
+    host, port = _address(server)
+    _check_security(host, keys, insecure)
+    console = Console(highlight=False, soft_wrap=True)
+    found = NodeConfig.load(node)
+    with log_to_console(console):
+        join(found, f"{host}:{port}", None if keys is None else NodeKeys(keys))
+
+
+@app.command("check")
+@handle_errors
+def check_command(
+    node: Annotated[Path, typer.Argument(help="A node's file, see the documentation of deployments.")],
+) -> None:
+    """Check a node's data and model before it joins: read, built, tried once; nothing is sent.
+
+    Example: trustmix check node.toml
+    """
+    found = NodeConfig.load(node)
+    if found.share is not None:
+        typer.echo(f"Node {found.id}: share {found.share} of the server's recipe, nothing of its own to check.")
+        return
+    own = check_node(found)
+    typer.echo(
+        f"Node {found.id}: {len(own.train)} samples to train on, {0 if own.test is None else len(own.test)} to test"
+    )
+    typer.echo(f"Inputs: {tuple(own.train.inputs.shape[1:])}, {own.train.inputs.dtype}")
+    for name, count in own.counts().items():
+        typer.echo(f"  {name}: {count}")
+    typer.echo("The model takes these inputs and gives one number a class.")
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+        raise TrustmixError(f'"{text}" is no address; it must look like trustmix.example.org:9092.')
+    return host.strip("[]"), int(port)
+
+
+def _check_security(host: str, keys: Path | None, insecure: bool) -> None:
+    """Keys, or nothing that leaves this machine."""
+    if (keys is None) != insecure:
+        raise TrustmixError("Give either --keys (see `trustmix keys`) or, to try things out on loopback, --insecure.")
+    if insecure and not _is_loopback(host):
+        raise TrustmixError(f"--insecure is for loopback only, and {host} is not; make keys with `trustmix keys`.")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _need_flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ImportError as error:
+        raise TrustmixError('This needs Flower: pip install "trustmix[flower]".') from error
+    logging.getLogger("flwr").setLevel(logging.WARNING)

@@ -1,0 +1,70 @@
+"""Commands that use trained models and their predictions: predict, mix."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trustmix.cli.app import app, handle_errors
+from trustmix.errors import TrustmixError
+from trustmix.experiment.predict import predict
+from trustmix.experiment.prediction_files import check_ending, mix_files, write_npz, write_teacher
+
+SHOWN = 10
+"""Up to so many samples are answered on the screen too."""
+
+
+@app.command("predict")
+@handle_errors
+def predict_command(
+    folder: Annotated[Path, typer.Argument(help="The run directory.")],
+    data: Annotated[str, typer.Argument(help="An npz file, a table, a folder of images, or a data set's name.")],
+    client: Annotated[str, typer.Option(help="Whose model: a client's number, or student.")] = "0",
+    out: Annotated[Path, typer.Option("--out", help="The npz file of the predictions.")] = Path("predictions.npz"),
+) -> None:
+    """Ask a client's trained model about new samples.
+
+    Example: trustmix predict runs/uwa digits --client 3 --out predictions.npz
+    """
+    if out.suffix != ".npz":
+        raise TrustmixError(f"{out} (--out) must end in .npz.")
+    answers = predict(folder, data, client)
+    write_npz(out, answers.arrays())
+    known = int((answers.samples.labels >= 0).sum())
+    typer.echo(f"samples: {len(answers.logits)}, classes: {len(answers.classes)}")
+    for name, told, probability in answers.lines() if len(answers.logits) <= SHOWN else ():
+        typer.echo(f"{name}: {told} ({100 * probability:.0f} %)")
+    if answers.accuracy is not None:
+        typer.echo(f"Accuracy: {100 * answers.accuracy:.1f} % (samples with a label: {known})")
+    typer.echo(f"Predictions: {out}")
+
+
+@app.command("mix")
+@handle_errors
+def mix_command(
+    files: Annotated[list[Path], typer.Argument(help="Files of predictions, npz or csv, one a client.")],
+    out: Annotated[Path, typer.Option("--out", help="The teacher's file, npz or csv.")] = Path("teacher.npz"),
+    rule: Annotated[
+        str | None, typer.Option(help="A rule's name: avg, uwa, suwa (the default), most-confident ...")
+    ] = None,
+    tau: Annotated[
+        float | None,
+        typer.Option(help="Instead of a rule: how much scores count, from 0 (not) to inf (the best only)."),
+    ] = None,
+) -> None:
+    """Mix the predictions of several models, sample by sample, by how much each knows about such samples.
+
+    Example: trustmix mix a.npz b.npz c.npz --out teacher.npz
+    """
+    if tau is not None and rule is not None:
+        raise TrustmixError("--rule and --tau exclude each other; give one of them.")
+    check_ending(out)
+    teacher, names = mix_files(files, rule or "suwa" if tau is None else tau)
+    write_teacher(out, teacher, names)
+    samples, classes = teacher.probabilities.shape
+    typer.echo(f"files: {teacher.clients}, samples: {samples}, classes: {classes}")
+    if names.scores is None:
+        typer.echo("No file has scores or calibration logits, so all are trusted alike.")
+    else:
+        typer.echo(f"A label rests on {float(teacher.effective_clients.mean()):.1f} of them, effectively.")
+    typer.echo(f"Teacher: {out}")

@@ -1,0 +1,55 @@
+"""Commands that study finished runs: report, theory."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from trustmix.cli.app import app, handle_errors
+from trustmix.errors import TrustmixError
+from trustmix.experiment.theory import analyze_runs
+from trustmix.report import figures, report
+from trustmix.report.theory_page import page
+
+
+@app.command("report")
+@handle_errors
+def report_command(
+    folders: Annotated[list[Path], typer.Argument(help="Run directories, sweep directories, or both.")],
+    out: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path("report.html"),
+    figures_out: Annotated[
+        Path | None,
+        typer.Option("--figures", help="Also a folder of figures: PDF, SVG, PNG and CSV.", show_default=False),
+    ] = None,
+) -> None:
+    """Write one HTML page about one run, several runs or a sweep; it opens offline.
+
+    Example: trustmix report sweeps/rules --out rules.html --figures figures
+    """
+    drawn = figures(folders, figures_out) if figures_out else []
+    typer.echo(f"Report: {report(folders, out)}")
+    if drawn:
+        typer.echo(f"Figures: {figures_out} ({len(drawn)}, each as PDF, SVG, PNG and CSV)")
+
+
+@app.command("theory")
+@handle_errors
+def theory_command(
+    folders: Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs; seeds of one recipe.")],
+    out: Annotated[Path, typer.Option("--out", help="The HTML file.")] = Path("theory.html"),
+    reference: Annotated[
+        str | None,
+        typer.Option(help="What counts as the truth: model or labels; the recipe's theory.reference if not set."),
+    ] = None,
+) -> None:
+    """Measure the teacher of finished runs: its error, bias and variance, and the floor the theory predicts.
+
+    Example: trustmix theory runs/suwa0 runs/suwa1 runs/suwa2 --out theory.html
+    """
+    if reference not in (None, "model", "labels"):
+        raise TrustmixError(f'--reference is "{reference}"; it must be model or labels.')
+    findings, console = analyze_runs(folders, reference), Console()
+    console.print(findings.table())
+    console.print(findings.verdict(), soft_wrap=True, highlight=False)
+    console.print(f"Page: {page(findings, out)}", soft_wrap=True, highlight=False)

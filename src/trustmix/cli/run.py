@@ -1,0 +1,179 @@
+"""Commands that run federations: demo, run, sweep, recipes, plan."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from trustmix.cli.app import Out, Overrides, Quiet, RecipeName, app, handle_errors, log_to_console
+from trustmix.cli.progress import Display, format_bytes, format_duration, sweep_display
+from trustmix.experiment.demo import METHODS, demo, verdict
+from trustmix.experiment.estimate import estimate_cost
+from trustmix.experiment.recipe import Recipe, builtin_recipes
+from trustmix.experiment.run import run
+from trustmix.experiment.sweep import parse_over, parse_seeds, sweep
+from trustmix.experiment.tables import markdown, terminal
+from trustmix.federation import History, ProgressCallback
+from trustmix.report import report
+
+
+@app.command("demo")
+@handle_errors
+def demo_command(
+    out: Annotated[
+        Path, typer.Option("--out", help="Where the five runs and the report go; replaced if it exists.")
+    ] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Another seed: another split, other initial models.")] = 0,
+) -> None:
+    """Compare training alone, AVG, UWA, sUWA and trust on built-in data, and leave a report.
+
+    Example: trustmix demo
+    """
+    recipe = Recipe.load("demo", [f"seed={seed}"])
+    console = Console()
+    console.print(
+        f"{recipe.clients} clients, {recipe.split.classes_per_client} digit classes each, {recipe.rounds} rounds"
+    )
+    histories = demo(recipe, out, lambda method: _display(console, title=method))
+    console.print(_comparison({METHODS[name]: history for name, history in histories.items()}))
+    console.print(verdict(histories, recipe, classes=10), soft_wrap=True, highlight=False)
+    page = report([out / method for method in histories], out / "report.html")
+    console.print(f"Report: {page}", soft_wrap=True, highlight=False)
+
+
+@app.command("run")
+@handle_errors
+def run_command(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the directory.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the run in the directory anew.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a recipe into a run directory; Ctrl-C leaves a run that can be resumed.
+
+    Example: trustmix run fashion --set split.classes_per_client=3 --set rule=avg --out runs/avg3
+    """
+    changes = overrides or []
+    loaded = Recipe.load(recipe, changes)
+    folder = out or Path("runs") / _named(recipe, changes)
+    console = Console(quiet=quiet)
+    with _display(console) as watch, log_to_console(console):
+        history = run(loaded, out=folder, resume=resume, overwrite=overwrite, watch=watch)
+    page = report([folder], folder / "report.html")
+    console.print(_comparison({history.rounds[-1].method: history}))
+    left_out = sum(len(line.failed) for line in history.rounds)
+    if left_out:
+        console.print(f"{left_out} answers were left out; rounds.jsonl and the report say why.")
+    console.print(f"Run: {folder}\nReport: {page}", soft_wrap=True, highlight=False)
+
+
+@app.command("sweep")
+@handle_errors
+def sweep_command(
+    recipe: RecipeName,
+    over: Annotated[
+        list[str], typer.Option("--over", help="Values to try: key=value,value; the last one given makes the columns.")
+    ],
+    seeds: Annotated[str, typer.Option(help="How many seeds, counted from 0, or a list such as 3,4,5.")] = "1",
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The sweep's directory.", show_default=False)] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs side by side; if not set, what cores and memory allow.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a recipe with all combinations of some values, and make a table; the same command again goes on.
+
+    Example: trustmix sweep digits --over rule=avg,uwa,suwa --over split.classes_per_client=2,3,5 --seeds 3
+    """
+    swept, changes = parse_over(over), overrides or []
+    folder = out or Path("sweeps") / _named(recipe, [*swept, *changes])
+    console = Console(quiet=quiet)
+    with sweep_display(console) as watch:
+        found = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, watch)
+    if console.is_terminal:
+        console.print(terminal(found.table))
+    else:
+        console.print(markdown(found.table), markup=False, soft_wrap=True)
+    console.print(f"Tables: {folder}/table.md, table.tex, table.csv, runs.csv", soft_wrap=True, highlight=False)
+    if found.failed:
+        reasons = [f"{name}: {reason}" for name, reason in found.failed.items()]
+        typer.echo("\n".join([f"Failed: {len(reasons)}. The same command tries again.", *reasons]), err=True)
+        raise typer.Exit(1)
+
+
+@app.command("recipes")
+@handle_errors
+def recipes_command() -> None:
+    """List the built-in recipes.
+
+    Example: trustmix recipes
+    """
+    for name, line in builtin_recipes().items():
+        typer.echo(f"{name:15} {line}")
+
+
+@app.command("plan")
+@handle_errors
+def plan_command(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+) -> None:
+    """Say what a run would cost in time, memory and bytes, after timing a few steps; nothing is written.
+
+    Example: trustmix plan fashion --set rounds=50
+    """
+    console = Console()
+    cost = estimate_cost(Recipe.load(recipe, overrides or []))
+    models = ", ".join(f"{count:,}" for count in cost.parameters)
+    console.print(f"{cost.clients} clients, {cost.rounds} rounds, parameters: {models}", highlight=False)
+    console.print(f"engine: {cost.engine}", soft_wrap=True, highlight=False)
+    stages = f"{format_duration(cost.training_seconds)} training, {format_duration(cost.predicting_seconds)} predicting"
+    console.print(f"time: about {format_duration(cost.seconds)} ({stages})", highlight=False)
+    console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
+    if cost.epsilon is not None:
+        first, later, total = cost.epsilon
+        console.print(
+            f"privacy: epsilon {first:.3g} in the first round, {later:.3g} in a later one, {total:.3g} in all",
+            highlight=False,
+        )
+    table = Table("one client, all rounds", Column("sends", justify="right"), Column("receives", justify="right"))
+    for name, (up, down) in {**cost.messages, **cost.weights}.items():
+        table.add_row(name, format_bytes(up), format_bytes(down))
+    console.print(table)
+
+
+def _named(recipe: str, changes: Sequence[str]) -> str:
+    """A directory name made from what was asked for; a long one is cut and told apart by a few digits."""
+    name = ",".join([Path(recipe).stem, *changes]).replace("/", "_")
+    return name if len(name.encode()) <= 200 else f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+@contextmanager
+def _display(console: Console, title: str = "") -> Iterator[ProgressCallback | None]:
+    if console.quiet:
+        yield None
+        return
+    with Display(console, title) as display:
+        yield display.watch
+
+
+def _comparison(histories: dict[str, History]) -> Table:
+    """The table that `demo` and `run` end with."""
+    table = Table("method", "accuracy", "own classes", "teacher", "effective clients", "MB up", "seconds")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, history in histories.items():
+        last, total = history.rounds[-1], history.summary()
+        percents = [history.best_accuracy, last.local_accuracy_mean, last.teacher_accuracy]
+        cells = ["-" if value is None else f"{100 * value:.1f} %" for value in percents]
+        effective = "-" if last.effective_clients is None else f"{last.effective_clients:.1f}"
+        table.add_row(name, *cells, effective, f"{total['bytes_up'] / 1e6:.2f}", f"{total['seconds']:.1f}")
+    return table

@@ -1,0 +1,245 @@
+"""The federation of a recipe, built and checked: clients with their samples and models, engine, server."""
+
+import atexit
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trustmix.aggregation.coupling import validate_connected
+from trustmix.aggregation.guard import Guard
+from trustmix.aggregation.rules import NEED_LABELS
+from trustmix.attacks.byzantine_engine import ByzantineEngine
+from trustmix.callbacks.trust_log import TrustRecorder
+from trustmix.data import Dataset, Labelled
+from trustmix.data.inference import InputSpec
+from trustmix.density.estimators import FEATURES
+from trustmix.engines.fault_injection import FaultInjectionEngine
+from trustmix.errors import TrustmixError
+from trustmix.experiment.config import ModelConfig, PublicConfig
+from trustmix.experiment.data import load_data, select_test_set, split_data, validate_augmentation
+from trustmix.experiment.previews import build_trust_recorder
+from trustmix.experiment.recipe import Recipe
+from trustmix.experiment.run_directory import RunDirectory
+from trustmix.experiment.saved_models import STUDENT, model_factory
+from trustmix.federation import (
+    CENTRALIZED,
+    ENGINES,
+    Client,
+    DiskStore,
+    Engine,
+    Federation,
+    MemoryStore,
+    Participation,
+    Public,
+    Training,
+)
+from trustmix.federation.training import token_lengths
+from trustmix.methods.registry import CLIENTS, ROBUST, SERVERS
+from trustmix.models import ModelFactory, WithFeatures, validate_model
+from trustmix.privacy.budget import PrivacyBudget
+from trustmix.privacy.dp_sgd import validate_dp_model
+
+log = logging.getLogger(__name__)
+
+TRAINING_COPIES = 6
+"""A model in training takes about this many times its parameters: gradients, two moments, a stack, a copy to store."""
+
+
+def build_federation(
+    recipe: Recipe, record: RunDirectory | None = None, data: Dataset | None = None
+) -> tuple[Recipe, Federation]:
+    """The federation of a recipe, everything checked that can be checked before the first epoch.
+
+    `data` spares loading them where they are loaded already. With the federation comes the recipe in which the engine
+    is settled: how clients are run is chosen once, and written down.
+    """
+    given, recipe = recipe, _centralized(recipe) if recipe.rule == CENTRALIZED else recipe
+    data = data or load_data(recipe)
+    if data.public_only:
+        raise TrustmixError(f"{data.name} is a public set alone: its clients are elsewhere; use `trustmix serve`.")
+    validate_augmentation(recipe, data)
+    public, shares = split_data(recipe, data)
+    test = select_test_set(recipe, data)
+    shared = Public(public.inputs, data.classes)
+    factories = model_factories(recipe, data)
+    keep = _fits_in_memory(recipe, factories)
+    folder = record.path / "checkpoint" / "clients" if record else None
+    in_this_process = (recipe.engine.name, recipe.engine.mode) == ("local", "sequential")
+    if folder is None and not (keep and in_this_process):
+        # a worker process that dies takes its memory along; on disk its clients' states outlive it
+        folder = Path(tempfile.mkdtemp(prefix="trustmix-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    clients = [
+        build_client(recipe, str(index), factories[index], share, shared, test, folder and folder / str(index))
+        for index, share in enumerate(shares)
+    ]
+    validate_privacy(recipe, data.train.inputs, clients)
+    student = build_student(recipe, data, clients[0], folder)
+    held = {client.id: torch.unique(client.private.labels).cpu() for client in clients}
+    if recipe.rule in NEED_LABELS:
+        validate_connected(held, data.classes)
+    ready = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
+    log.info("engine: %s", ready.account)
+    engine = ready.engine
+    if recipe.attack.kind is not None:
+        engine = ByzantineEngine(
+            engine, shared, recipe.attack.kind, recipe.attack.share, codec=recipe.wire.up, seed=recipe.seed
+        )
+    if recipe.faults.crash or recipe.faults.late:
+        engine = FaultInjectionEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
+    if student is not None:
+        student.settle(ready.hardware, keep=True)
+    witness = build_trust_recorder(recipe, data, public, held, record.path) if record else None
+    federation = build_server(recipe, engine, shared, public.labels, held, student, witness)
+    return given.settled({**ready.settled, "store": "memory" if keep else "disk"}), federation
+
+
+def build_client(
+    recipe: Recipe,
+    id: str,  # noqa: A002
+    model: ModelFactory,
+    share: tuple[Labelled, Labelled],
+    public: Public,
+    test: Labelled | None,
+    folder: Path | None,
+    *,
+    simulated: bool = True,
+) -> Client:
+    """A client as the recipe wants it: its private and calibration samples, its model, and where its states lie.
+
+    Unless it is simulated, the noise of [privacy] is nobody's to repeat.
+    """
+    kind = CLIENTS.get(str(recipe.rule), Client)
+    return kind(
+        id=id,
+        model=model,
+        private=share[0],
+        calibration=share[1],
+        public=public,
+        test=test,
+        training=Training(**recipe.train.model_dump()),
+        form=recipe.wire.form,
+        codec=recipe.wire.up,
+        delta=recipe.wire.delta,
+        labels=recipe.wire.labels,
+        seed=recipe.seed,
+        privacy=_privacy(recipe, simulated=simulated),
+        density=recipe.density.kind,
+        standardise=recipe.density.standardise,
+        augment_calibration=recipe.density.calibration == "augmented",
+        store=DiskStore(folder) if folder else MemoryStore(),
+    )
+
+
+def build_server(
+    recipe: Recipe,
+    engine: Engine,
+    public: Public,
+    public_labels: torch.Tensor,
+    held: Mapping[str, torch.Tensor],
+    student: Client | None,
+    witness: TrustRecorder | None = None,
+) -> Federation:
+    """The server of the recipe's method."""
+    settings: dict[str, Any] = {
+        "clients": engine,
+        "public": public,
+        "public_labels": public_labels,
+        "held": held,
+        "participation": Participation(**recipe.participation.model_dump()),
+        "student": student,
+        "guard": Guard(recipe.guard.cap) if recipe.guard.on and recipe.rule not in ROBUST else None,
+        "witness": witness,
+        "codec": recipe.wire.down,
+        "seed": recipe.seed,
+    }
+    server = SERVERS.get(str(recipe.rule))
+    return server(**settings) if server else Federation(rule=recipe.method, **settings)
+
+
+def build_student(recipe: Recipe, data: Dataset, like: Client, folder: Path | None) -> Client | None:
+    """The server's own model, which learns from teachers alone; where weights are shared, the one all begin with."""
+    if recipe.student is None and recipe.rule not in SERVERS:
+        return None
+    wanted = recipe.student or recipe.models[0]
+    factory = client_model_factory(recipe, data, wanted, STUDENT)
+    validate_model(factory, probe_inputs(data.train.inputs))
+    nothing = like.private[torch.zeros(0, dtype=torch.int64)]
+    training = like.training if recipe.student is None else replace(like.training, public_epochs=recipe.student.epochs)
+    store = DiskStore(folder / STUDENT) if folder else MemoryStore()
+    return Client(STUDENT, factory, nothing, nothing, like.public, like.test, training, seed=recipe.seed, store=store)
+
+
+def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
+    """Each client's model, the listed models dealt in turn; one of each kind is tried on real inputs."""
+    dealt = [recipe.models[index % len(recipe.models)] for index in range(recipe.clients)]
+    factories = [client_model_factory(recipe, data, model, str(index)) for index, model in enumerate(dealt)]
+    for factory in factories[: len(recipe.models)]:
+        model = validate_model(factory, inputs := probe_inputs(data.train.inputs))
+        if recipe.density.kind == FEATURES:
+            WithFeatures(model)(inputs)  # refuses a model that has none
+    return factories
+
+
+def client_model_factory(recipe: Recipe, data: Dataset, model: ModelConfig, owner: str) -> ModelFactory:
+    """What builds an owner's model for the data."""
+    return model_factory(model, InputSpec.of(data), recipe.seed, owner)
+
+
+def probe_inputs(inputs: torch.Tensor) -> torch.Tensor:
+    """Two inputs to try a model on: of texts the longest, and the one with the largest token id."""
+    sizes = token_lengths(inputs)
+    return inputs[:2] if sizes is None else inputs[torch.stack([sizes.argmax(), inputs.amax(1).argmax()])]
+
+
+def validate_privacy(recipe: Recipe, inputs: torch.Tensor, clients: Sequence[Client]) -> None:
+    """Find all noise before the first epoch, and refuse models that cannot be trained with it."""
+    if recipe.privacy.epsilon is None:
+        return
+    if recipe.privacy.mechanism == "training":
+        for client in clients[: len(recipe.models)]:
+            validate_dp_model(client.model(), probe_inputs(inputs))
+    for client in clients:
+        records = len(client.private)
+        if recipe.privacy.delta * records >= 1:
+            raise TrustmixError(
+                f"privacy.delta is {recipe.privacy.delta:g}; client {client.id} has {records} records, and it must be "
+                f"well below 1/{records} to promise anything."
+            )
+        client.spending(recipe.rounds)
+
+
+def _privacy(recipe: Recipe, *, simulated: bool) -> PrivacyBudget | None:
+    """What clients promise; where it is simulated, with noise that can be repeated, as the run can."""
+    wanted = recipe.privacy
+    if wanted.epsilon is None:
+        return None
+    return PrivacyBudget(
+        wanted.epsilon, recipe.rounds, wanted.delta, wanted.mechanism, wanted.clip, simulated=simulated
+    )
+
+
+def _centralized(recipe: Recipe) -> Recipe:
+    """The fully informed reference: one client with |D_i| + |D_pub| labelled samples of all classes."""
+    samples = recipe.split.samples_per_client + recipe.public.samples
+    split = recipe.split.model_copy(update={"kind": "homogeneous", "samples_per_client": samples})
+    all_to_train = recipe.density.model_copy(update={"calibration": "holdout", "holdout": 1e-9})  # one a class is kept
+    fields = {"clients": 1, "split": split, "density": all_to_train, "public": PublicConfig(samples=1)}
+    return recipe.model_copy(update=fields)
+
+
+def _fits_in_memory(recipe: Recipe, factories: Sequence[ModelFactory]) -> bool:
+    """Whether models stay in memory between rounds: by default if all of them, with what training adds, fit in half."""
+    if recipe.engine.store != "auto":
+        return recipe.engine.store == "memory"
+    one_of_each = factories[: len(recipe.models)]
+    bytes_each = sum(p.numel() * p.element_size() for f in one_of_each for p in f().parameters()) / len(one_of_each)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return TRAINING_COPIES * bytes_each * len(factories) < memory / 2

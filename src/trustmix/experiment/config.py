@@ -1,0 +1,281 @@
+"""The sections of a recipe: what each setting is, what it is if not set, and what is refused by itself."""
+
+import inspect
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from trustmix.attacks.byzantine_engine import validate_attack
+from trustmix.data import DATASETS, Augment
+from trustmix.density.estimators import DENSITIES
+from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing
+from trustmix.models import MODELS
+from trustmix.privacy.budget import Mechanism
+from trustmix.registry import Registry
+from trustmix.wire import CODECS
+
+Positive = Annotated[int, Field(ge=1, le=10**9)]
+Part = Annotated[float, Field(gt=0, le=1)]
+Chance = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _known(registry: Registry[Any], name: str) -> str:
+    """The name, if it is registered; pydantic needs a plain ValueError, which the registry's error is."""
+    registry.get(name)
+    return name
+
+
+class ConfigModel(BaseModel):
+    """Settings that belong together; what is not among them is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Tau(ConfigModel):
+    """The tempered softmax at a temperature of one's own."""
+
+    model_config = ConfigDict(allow_inf_nan=True)
+    tau: float = Field(ge=0)
+
+
+class DataConfig(ConfigModel):
+    """Which data; further settings are those of the data set's function, as `label` is of "text"."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str | None = Field(None, description="a data set's name; npz, images, text or table for files of your own")
+    path: str | None = Field(None, description="where the data lie")
+    source: str | None = Field(None, description="package.module:function of your own that returns the data")
+
+    @model_validator(mode="after")
+    def _one_of(self) -> "DataConfig":
+        if (self.name is None) == (self.source is None):
+            raise ValueError("give either name or source")
+        if self.source is not None and self.path is not None:
+            raise ValueError("path goes with name; a source finds its data itself")
+        if self.name is not None:
+            _known(DATASETS, self.name)
+        return self
+
+
+class SplitConfig(ConfigModel):
+    """Who holds what."""
+
+    kind: Literal["classes", "dirichlet", "homogeneous"] = Field(
+        "classes", description="how classes are dealt: k to each client, by Dirichlet shares, or all to all"
+    )
+    classes_per_client: Positive = Field(2, description="k, the classes a client holds, for kind = classes")
+    samples_per_client: Positive = Field(600, description="private samples of each client, its holdout included")
+    test_samples: Positive | None = Field(None, description="test samples that accuracy is measured on; all if not set")
+    alpha: float = Field(0.5, gt=0, description="concentration, for kind = dirichlet")
+    seed: int | None = Field(None, ge=0, description="of the split and the public set alone; the recipe's if not set")
+
+
+class PublicConfig(ConfigModel):
+    """The shared unlabelled set; with data, its further settings are those of that data set's function."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    samples: Positive = Field(500, description="size of the public set")
+    data: str | None = Field(None, description="another data set to take it from, instead of the private one's pool")
+    path: str | None = Field(None, description="where that lies")
+
+    @model_validator(mode="after")
+    def _data(self) -> "PublicConfig":
+        if self.data is not None:
+            _known(DATASETS, self.data)
+        elif self.path is not None or self.model_extra:
+            further = "path" if self.path is not None else next(iter(self.model_extra or {}))
+            raise ValueError(f"{further} goes with public.data, which is not set")
+        return self
+
+
+class ModelConfig(ConfigModel):
+    """One model; the options are those of the model's function."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str | None = Field(None, description="a model's name; its options are further keys")
+    source: str | None = Field(None, description="package.module:function(shape, classes, **options) of your own")
+
+    @model_validator(mode="after")
+    def _one_of(self) -> "ModelConfig":
+        if (self.name is None) == (self.source is None):
+            raise ValueError("give either name or source")
+        if self.name is not None:
+            _known(MODELS, self.name)
+        return self
+
+
+class StudentConfig(ModelConfig):
+    """A model that the server distils from every teacher; the options are those of the model's function."""
+
+    epochs: Positive = Field(1, description="epochs of distillation a round")
+
+
+class TrainConfig(ConfigModel):
+    """How clients learn."""
+
+    optimizer: str = Field("adam", description="the optimiser")
+    lr: float = Field(1e-3, gt=0, description="learning rate")
+    batch: int = Field(32, ge=2, description="samples a step")
+    first_epochs: Positive = Field(5, description="private epochs in a client's first round")
+    epochs: Positive = Field(1, description="private epochs in later rounds")
+    public_epochs: Positive = Field(1, description="epochs of distillation a round, E_pub")
+    augment: Augment = Field("none", description="crop or crop-flip: random crops and flips of private images")
+    keep_optimizer: bool = Field(True, description="keep the optimiser's state over stages and rounds")
+
+    @field_validator("optimizer")
+    @classmethod
+    def _optimizer(cls, name: str) -> str:
+        return _known(OPTIMIZERS, name)
+
+
+class DensityConfig(ConfigModel):
+    """What tells who has seen such a sample, and what it is fitted on."""
+
+    kind: str = Field("gaussians", description="of logits; or kernel, features, energy, entropy, max-probability")
+    standardise: bool = Field(False, description="scores in standard deviations of the calibration samples' scores")
+    calibration: Literal["holdout", "augmented", "private"] = Field(
+        "holdout", description="samples kept from training; or the private ones, augmented or as they are"
+    )
+    holdout: float = Field(0.2, gt=0, lt=1, description="part of each class held out of training, for holdout")
+
+    @field_validator("kind")
+    @classmethod
+    def _kind(cls, name: str) -> str:
+        return _known(DENSITIES, name)
+
+
+class EngineConfig(ConfigModel):
+    """Where clients run."""
+
+    name: str = Field("local", description="the engine that runs the clients")
+    mode: Literal["auto", "sequential", "processes", "stacked"] = Field(
+        "auto", description="one after another, a process a core, small models stacked, or whatever proves fastest"
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="auto takes bfloat16 where the hardware has it and it is faster"
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="what computes")
+    workers: Positive | None = Field(None, description="processes or actors; as many as fit if not set")
+    cpus: float | None = Field(None, gt=0, description="processors of each actor of ray; 1 if not set")
+    gpus: float | None = Field(None, ge=0, description="GPUs of each actor of ray; 0 if not set")
+    store: Literal["auto", "memory", "disk"] = Field(
+        "auto", description="where models live between rounds; auto goes to disk when half the memory would be full"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        return _known(ENGINES, name)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the engine takes."""
+        return {key: value for key, value in self if key in self._takes() and value is not None}
+
+    def _takes(self) -> list[str]:
+        parameters = inspect.signature(ENGINES.get(self.name)).parameters
+        return [key for key in type(self).model_fields if key in parameters]
+
+    @model_validator(mode="after")
+    def _taken(self) -> "EngineConfig":
+        takes = self._takes()
+        for key, setting in type(self).model_fields.items():
+            if key not in ("name", "store", *takes) and getattr(self, key) != setting.default:
+                raise ValueError(f'{key} is no setting of "{self.name}", which has {", ".join(takes)} and store')
+        return self
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, device: str) -> str:
+        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        if not there.get(device, True):
+            raise ValueError(f"this machine has no {device} device; use cpu or auto")
+        return device
+
+
+class WireConfig(ConfigModel):
+    """How messages travel."""
+
+    up: str = Field("float32", description="codec of uploads")
+    down: str = Field("float32", description="codec of the teacher")
+    form: Literal["scores", "density"] = Field(
+        "scores", description="predictions and scores, or logits and the mixture (float32 or float16 only)"
+    )
+    delta: bool = Field(False, description="upload the difference to the last teacher where that is shorter")
+    labels: LabelSharing = Field(
+        "none", description="tell the server which classes a client holds, or how many of each"
+    )
+
+    @field_validator("up", "down")
+    @classmethod
+    def _codec(cls, name: str) -> str:
+        return _known(CODECS, name)
+
+    @model_validator(mode="after")
+    def _logits(self) -> "WireConfig":
+        if self.form == "density" and (self.delta or self.up not in ("float32", "float16")):
+            raise ValueError("the form density sends logits: up must be float32 or float16, and delta false")
+        return self
+
+
+class PrivacyConfig(ConfigModel):
+    """What clients promise of their uploads; nothing if epsilon is not set."""
+
+    epsilon: float | None = Field(None, gt=0, description="of all rounds together; no noise if not set")
+    delta: float = Field(1e-5, gt=0, lt=1, description="chance that the promise fails")
+    mechanism: Mechanism = Field("training", description="training: noisy gradients; uploads: noisy predictions")
+    clip: float = Field(1.0, gt=0, description="longest gradient of a record, for training")
+
+
+class ParticipationConfig(ConfigModel):
+    """Who is asked, and who must answer."""
+
+    fraction: Part = Field(1.0, description="part of the clients asked each round")
+    quorum: Part = Field(0.5, description="part of the asked clients that must answer")
+    deadline: float | None = Field(None, gt=0, description="seconds a client's step may take")
+
+
+class FaultsConfig(ConfigModel):
+    """Faults on purpose."""
+
+    crash: Chance = Field(0.0, description="chance that a client crashes before its step, for studies")
+    late: Chance = Field(0.0, description="chance that an answer comes too late")
+
+
+class GuardConfig(ConfigModel):
+    """Bounds on what one client can do to a teacher; for rules that share predictions."""
+
+    on: bool = Field(True, description="bound what one client can do to a teacher")
+    cap: float = Field(0.8, ge=0.5, le=1, description="largest share of a sample's trust that one client can have")
+
+
+class AttackConfig(ConfigModel):
+    """Clients that lie on purpose."""
+
+    kind: str | None = Field(None, description="what they do; nobody lies if not set")
+    share: Chance = Field(0.2, description="part of the clients that lie")
+
+    @field_validator("kind")
+    @classmethod
+    def _kind(cls, kind: str | None) -> str | None:
+        return None if kind is None else validate_attack(kind)
+
+
+class TheoryConfig(ConfigModel):
+    """What is measured while a run goes on."""
+
+    every: Positive | None = Field(None, description="measure each n-th round into theory.jsonl")
+    reference: Literal["model", "labels"] = Field(
+        "model", description="the truth: a model trained on all private data, or the public labels"
+    )
+
+
+class TrackConfig(ConfigModel):
+    """Where rounds are told besides rounds.jsonl."""
+
+    tensorboard: str | None = Field(None, description="a folder of TensorBoard's; the run gets one of its own in it")
+    mlflow: str | None = Field(None, description="MLflow's tracking URI, or a folder for its database")

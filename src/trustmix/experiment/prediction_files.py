@@ -1,0 +1,200 @@
+"""Prediction files in, a teacher file out: mixing for those who have nothing but what several models predicted.
+
+An npz file holds `predictions` (N, C), or `logits` (N, C) whose softmax they are; for trust, either `scores` (N,), or
+`calibration_logits` (n, C) and `calibration_labels` (n,) that a density is fitted on. Rules that compare the classes a
+client knows also take `held` (C,), how many samples of each, and `ranks` (N,), or both from the calibration.
+A csv file has a column a class, of probabilities, and may have a column `score`. In both, `id` may name the samples:
+then all files must name the same.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from trustmix import storage
+from trustmix.aggregation.rules import rule_of
+from trustmix.aggregation.weighted_average import Teacher
+from trustmix.data import read_npz
+from trustmix.data.tables import Table, kind_of, read_table
+from trustmix.density.gaussians import ClassGaussians, percentile_ranks
+from trustmix.errors import TrustmixError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+BESIDE = ("id", "score", "effective_clients")
+"""Columns of a csv file that are no class; the last is what a teacher's file tells beside its probabilities."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one client predicts for the samples, and how familiar each of them looks to it, where that is known."""
+
+    probabilities: Array
+    scores: Array | None = None
+    held: Array | None = None
+    ranks: Array | None = None
+    ids: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+
+def read_predictions(path: Path) -> Predictions:
+    """The predictions of one npz or csv file."""
+    if path.suffix == ".npz":
+        return _from_arrays(path, read_npz(path))
+    if kind_of(path) == ".csv":
+        return _from_table(path, read_table(path))
+    raise TrustmixError(f"{path} is no file of predictions: its name must end in .npz or .csv.")
+
+
+def mix_files(paths: Sequence[Path], rule: str | float = "suwa") -> tuple[Teacher[Array], Predictions]:
+    r"""The teacher of all files, by a rule's name or a tau, and the first file's names of samples and classes.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.csv").write_text("cat,dog,score\n0.9,0.1,0\n")
+    >>> _ = (folder / "b.csv").write_text("cat,dog,score\n0.2,0.8,-50\n")
+    >>> mix_files([folder / "a.csv", folder / "b.csv"], rule="uwa")[0].probabilities.round(3).tolist()
+    [[0.9, 0.1]]
+    """
+    mixer = rule_of(rule)()
+    first: Predictions | None = None
+    for path in paths:
+        given = read_predictions(path)
+        first = first or given
+        _check_alike(path, given, paths[0], first)
+        mixer.add(given.probabilities, given.scores, classes=given.held, ranks=given.ranks, name=str(path))
+    if first is None:
+        raise TrustmixError("There is nothing to mix: no file was given.")
+    return mixer.finish(), first
+
+
+def write_teacher(path: Path, teacher: Teacher[Array], names: Predictions) -> None:
+    """A teacher as an npz or a csv file, by the name's ending; such a file can be mixed again."""
+    if path.suffix == ".npz":
+        arrays = {"predictions": teacher.probabilities, "effective_clients": teacher.effective_clients}
+        arrays |= {"id": np.array(names.ids)} if names.ids else {}
+        arrays |= {"classes": np.array(names.classes)} if names.classes else {}
+        write_npz(path, arrays)
+        return
+    classes = names.classes or tuple(map(str, range(teacher.probabilities.shape[1])))
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([*(["id"] if names.ids else []), *classes, "effective_clients"])
+    for index, row in enumerate(teacher.probabilities.tolist()):
+        lines.writerow([*names.ids[index : index + 1], *row, float(teacher.effective_clients[index])])
+    storage.write_bytes(path, text.getvalue().encode())
+
+
+def check_ending(path: Path) -> None:
+    """Refuse to write a teacher into a file of another kind, before anything is mixed."""
+    if path.suffix not in (".npz", ".csv"):
+        raise TrustmixError(f"{path} (--out) must end in .npz or .csv.")
+
+
+def write_npz(path: Path, arrays: dict[str, Array]) -> None:
+    """Write arrays as one npz file, atomically."""
+    data = io.BytesIO()
+    np.savez_compressed(data, allow_pickle=False, **arrays)
+    storage.write_bytes(path, data.getvalue())
+
+
+def _from_arrays(path: Path, arrays: dict[str, Array]) -> Predictions:
+    there = ", ".join(arrays) or "nothing"
+    if "predictions" not in arrays and "logits" not in arrays:
+        raise TrustmixError(f"{path} holds neither predictions nor logits (N, C); it has {there}.")
+    logits = _numbers(path, arrays, "logits") if "logits" in arrays else None
+    if logits is not None and (logits.ndim != 2 or not logits.size):
+        raise TrustmixError(f"{path}: logits have the shape {logits.shape}; they must be (N, C), none of them 0.")
+    if "predictions" in arrays:
+        probabilities = _numbers(path, arrays, "predictions")
+    else:
+        assert logits is not None  # noqa: S101 - one of the two is there
+        probabilities = _softmax(logits)
+    names = [tuple(map(str, np.atleast_1d(arrays.get(key, ())))) for key in ("id", "classes")]
+    pair = [key for key in CALIBRATION if key in arrays]
+    if pair:
+        return Predictions(probabilities, *_calibrated(path, arrays, logits, pair), *names)
+    scores, held, ranks = (
+        _numbers(path, arrays, key) if key in arrays else None for key in ("scores", "held", "ranks")
+    )
+    return Predictions(probabilities, scores, held, ranks, *names)
+
+
+CALIBRATION = ("calibration_logits", "calibration_labels")
+
+
+def _calibrated(
+    path: Path, arrays: dict[str, Array], logits: Array | None, pair: Sequence[str]
+) -> tuple[Array, Array, Array]:
+    """The scores by the density fitted on the calibration arrays, the classes held, and the ranks of the scores."""
+    twice = [key for key in ("scores", "held", "ranks") if key in arrays]
+    if twice:
+        raise TrustmixError(f"{path} holds both {twice[0]} and {pair[0]}; which counts? Leave one of them out.")
+    if len(pair) == 1 or logits is None:
+        missing = "logits" if len(pair) == 2 else (set(CALIBRATION) - set(pair)).pop()
+        raise TrustmixError(f"{path} holds {pair[0]}, but no {missing}; a density needs all three.")
+    known, labels = (_numbers(path, arrays, key) for key in CALIBRATION)
+    if not (np.issubdtype(labels.dtype, np.integer) and ((labels >= 0) & (labels < logits.shape[1])).all()):
+        raise TrustmixError(f"{path}: calibration_labels must be whole numbers from 0 to {logits.shape[1] - 1}.")
+    try:
+        density = ClassGaussians.fit(known, labels)
+        scores, of_known = torch.as_tensor(density.log_prob(logits)), torch.as_tensor(density.log_prob(known))
+    except TrustmixError as error:
+        raise TrustmixError(f"{path}: {error}") from error
+    held = np.bincount(labels, minlength=logits.shape[1])
+    return scores.numpy(), held, percentile_ranks(of_known, scores).numpy()
+
+
+def _from_table(path: Path, table: Table) -> Predictions:
+    classes = tuple(name for name in table if name not in BESIDE)
+    if not classes:
+        raise TrustmixError(f"{path} has no column of a class; it has {', '.join(table)}.")
+    columns = {name: _column(path, name, table[name]) for name in (*classes, "score") if name in table}
+    probabilities = np.stack([columns[name] for name in classes], 1)
+    ids = tuple(map(str, table.get("id", ())))
+    return Predictions(probabilities, columns.get("score"), ids=ids, classes=classes)
+
+
+def _column(path: Path, name: str, values: Sequence[str]) -> Array:
+    for row, value in enumerate(values, 1):
+        try:
+            float(value)
+        except ValueError as error:
+            raise TrustmixError(
+                f'{path}, row {row}, column "{name}": "{value}" is not a number; columns but id and score are classes.'
+            ) from error
+    return np.array([float(value) for value in values])
+
+
+def _numbers(path: Path, arrays: dict[str, Array], key: str) -> Array:
+    if not np.issubdtype(arrays[key].dtype, np.number):
+        raise TrustmixError(f"{path}: {key} is of type {arrays[key].dtype}; it must hold numbers.")
+    return arrays[key]
+
+
+def _softmax(logits: Array) -> Array:
+    odds: Array = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
+    odds /= odds.sum(1, keepdims=True)
+    return odds
+
+
+def _check_alike(path: Path, given: Predictions, first_path: Path, first: Predictions) -> None:
+    """Rows of all files must be the same samples, columns the same classes; trust is by all or by none."""
+    for what, ours, theirs in (("samples", given.ids, first.ids), ("classes", given.classes, first.classes)):
+        if ours and theirs and ours != theirs:
+            pairs = enumerate(zip(ours, theirs, strict=False))
+            place = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+            here, there = (names[place] if place < len(names) else "nothing" for names in (ours, theirs))
+            raise TrustmixError(
+                f'{path} and {first_path} name other {what}: number {place} is "{here}" in the one and "{there}" in '
+                "the other; they must be the same in the same order."
+            )
+    if (given.scores is None) != (first.scores is None):
+        without, with_ = (path, first_path) if given.scores is None else (first_path, path)
+        raise TrustmixError(f"{with_} has scores, but {without} has none; either all files have them or none.")

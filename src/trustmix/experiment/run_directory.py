@@ -1,0 +1,126 @@
+"""A run directory, the record of a run: recipe.toml (resolved), rounds.jsonl (a line a round), summary.json, models/.
+
+In trust/ is whom the teacher trusted, a file a round (see `federation.witness`); `trustmix report` shows it. Its
+checkpoint/ lets the run go on after it was stopped; whatever is written is whole or not there.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trustmix import storage
+from trustmix.errors import StorageError, TrustmixError
+from trustmix.experiment.recipe import Recipe
+from trustmix.federation import Checkpoint, History, Round
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The record of one run."""
+
+    path: Path
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The server's state."""
+        return Checkpoint(self.path / "checkpoint")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over."""
+        return (self.path / "summary.json").exists()
+
+    def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> Recipe:
+        """Refuse what would damage or confuse: somebody's other files, a run already there, another recipe.
+
+        Gives the recipe to run: of a run that is resumed, the one it began with.
+        """
+        file = self.path / "recipe.toml"
+        if resume and overwrite:
+            raise TrustmixError("--resume goes on with a run and --overwrite starts it anew; give one of them.")
+        if not file.exists():
+            ensure_empty(self.path)
+        elif not (resume or overwrite):
+            raise TrustmixError(
+                f"{self.path} holds a run already; add --resume to go on with it or --overwrite to start anew."
+            )
+        elif not overwrite:
+            return _same_recipe(file, recipe)
+        return recipe
+
+    @contextmanager
+    def begin(self, recipe: Recipe, *, overwrite: bool) -> Iterator[None]:
+        """The directory, ready for a new run, one started anew or one that goes on from its last commit.
+
+        Inside, the run is locked: a second process that tries the same directory is refused.
+        """
+        with storage.lock_directory(self.path):
+            self.check(recipe, resume=not overwrite, overwrite=overwrite)  # once more, now that nobody else can write
+            if overwrite:
+                # the recipe last: until it is gone, the directory is still known as a run's
+                told = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "report.html")
+                for name in ("checkpoint/server.json", "summary.json", *told):
+                    (self.path / name).unlink(missing_ok=True)
+                for name in ("checkpoint", "models", "trust"):
+                    shutil.rmtree(self.path / name, ignore_errors=True)
+                (self.path / "recipe.toml").unlink(missing_ok=True)
+            storage.write_bytes(self.path / "recipe.toml", recipe.toml().encode())
+            self._forget_after(self.checkpoint.load().exchange - 1)
+            yield
+
+    def _forget_after(self, last: int) -> None:
+        """Drop lines that were written but not committed; they will be told again."""
+        kept = [line for line in self._lines() if Round.from_line(line).round <= last]
+        storage.write_bytes(self.path / "rounds.jsonl", "".join(line + "\n" for line in kept).encode())
+
+    def _lines(self) -> list[str]:
+        """Whole lines of rounds.jsonl; a torn last line, without its end, does not count."""
+        file = self.path / "rounds.jsonl"
+        return file.read_text("utf-8").split("\n")[:-1] if file.exists() else []
+
+    def rounds(self) -> list[Round]:
+        """The rounds so far."""
+        return [Round.from_line(line) for line in self._lines()]
+
+    def append(self, line: Round) -> None:
+        """Write one more round."""
+        try:
+            with open(self.path / "rounds.jsonl", "a", encoding="utf-8") as file:
+                file.write(line.line() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageError(f"Could not write {self.path / 'rounds.jsonl'}: {error.strerror}.") from error
+
+    def finish(self, history: History) -> None:
+        """Write the summary, which marks the run as over."""
+        storage.write_json(self.path / "summary.json", history.summary())
+
+
+def ensure_empty(folder: Path) -> None:
+    """Refuse a folder that is a file or holds somebody's files."""
+    if folder.is_file():
+        raise TrustmixError(f"{folder} is a file; --out must be a new or an empty directory.")
+    if folder.exists() and any(found.suffix != ".tmp" for found in folder.iterdir()):
+        raise TrustmixError(f"{folder} holds other files; choose an empty or a new directory.")
+
+
+def _same_recipe(file: Path, recipe: Recipe) -> Recipe:
+    """The recipe that the run began with, if it is this one; what was left to the engine was settled then."""
+    begun = Recipe.load(file)
+    ensure_same_recipe(file.parent, begun, recipe.settled(begun.engine.model_dump()))
+    return begun
+
+
+def ensure_same_recipe(folder: Path, begun: Recipe, recipe: Recipe) -> None:
+    """Refuse to go on in the folder with another recipe than it was begun with."""
+    if begun != recipe:
+        before, after = set(begun.toml().splitlines()), set(recipe.toml().splitlines())
+        changed = ", ".join(sorted(before - after)) or "a setting less"
+        now = ", ".join(sorted(after - before)) or "a setting less"
+        raise TrustmixError(
+            f"{folder} was begun with {changed}, and this recipe has {now}; resume with the same recipe."
+        )

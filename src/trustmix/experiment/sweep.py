@@ -1,0 +1,366 @@
+"""Many runs of one recipe: every combination of the swept values with every seed, and a table of what came out.
+
+Each is an ordinary run directory, DIR/<cell>/seed-<n>, played by a process of its own (`sweep_worker`), so that one that
+dies hurts no other. The cores are shared out evenly: with J runs side by side each gets cores // J threads (by
+OMP_NUM_THREADS) and, where its recipe leaves it open, as many workers, which the run settles as it begins.
+"""
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from trustmix import storage
+from trustmix.engines.local import cores
+from trustmix.errors import StorageError, TrustmixError
+from trustmix.experiment.recipe import Recipe
+from trustmix.experiment.resources import max_parallel_jobs
+from trustmix.experiment.run_directory import RunDirectory, ensure_empty, ensure_same_recipe
+from trustmix.experiment.tables import Result, ResultTable, cells_csv, format_value, latex, markdown, pivot, runs_csv
+from trustmix.experiment.toml_settings import parse_value, toml_value
+
+PAUSE = 0.05
+"""Seconds between two looks at the processes."""
+MOST_SEEDS = 10_000
+LONGEST = 120
+"""Characters of a cell's directory name at most."""
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run of a sweep."""
+
+    settings: Mapping[str, Any]
+    seed: int
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """Its directory inside the sweep's."""
+        return f"{slug(self.settings)}/seed-{self.seed}"
+
+    def __str__(self) -> str:
+        cell = " ".join(f"{key}={format_value(value)}" for key, value in self.settings.items())
+        return f"{cell} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """A run that ended in this call."""
+
+    run: SweepRun
+    seconds: float
+    accuracy: float | None = None
+    """The best round's, if the run is finished."""
+    reason: str | None = None
+    """Why it failed, if it did."""
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """Where a sweep is; told whenever a run starts or ends."""
+
+    done: int
+    """Runs that ended, those of earlier calls included."""
+    total: int
+    running: Sequence[SweepRun]
+    ended: RunOutcome | None = None
+    """The run that has just ended, if one has."""
+
+
+SweepCallback: TypeAlias = Callable[[SweepProgress], None]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What came out of a sweep."""
+
+    folder: Path
+    over: Mapping[str, Sequence[Any]]
+    results: Sequence[Result]
+    """The finished runs."""
+    failed: Mapping[str, str]
+    """The others, and why they failed."""
+
+    @property
+    def table(self) -> ResultTable:
+        """The table of the paper's layout."""
+        return pivot(self.over, self.results)
+
+
+def sweep(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    over: Mapping[str, Sequence[Any]],
+    seeds: int | Sequence[int],
+    out: str | Path,
+    overrides: Sequence[str] = (),
+    jobs: int | None = None,
+    watch: SweepCallback | None = None,
+) -> Sweep:
+    """Run a recipe with all combinations of the values in `over` and all seeds (an integer n: 0 to n - 1).
+
+    What is finished in the directory `out` is kept, what was interrupted goes on, what failed is tried again; values
+    and seeds may be added. At the end the directory holds table.md, table.tex, table.csv (a line a cell) and runs.csv
+    (a line a run). `jobs` runs go side by side, by default as many as cores and memory allow.
+
+    >>> import tempfile
+    >>> small = {"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = sweep(small, {"rule": ["suwa"]}, seeds=1, out=folder)
+    >>> found.table.rows, found.table.figures[0][0].n
+    ([['sUWA']], 1)
+    """
+    folder, over = Path(out), {key: list(values) for key, values in over.items()}
+    runs = expand_grid(recipe, over, seeds, overrides)
+    if jobs is not None and jobs < 1:
+        raise TrustmixError(f"A sweep needs at least one run at a time; jobs is {jobs}.")
+    if any(not _finished(folder, run) for run in runs):
+        fitting = max_parallel_jobs(run.recipe for run in runs)  # builds every model once, whatever `jobs` is
+        jobs = jobs or fitting
+    with storage.lock_directory(folder):
+        _record(folder, over, runs)
+        with closing(_play(folder, runs, min(jobs or 1, len(runs)), watch or (lambda _: None))) as played:
+            failed = {str(ended.run): ended.reason for ended in played if ended.reason is not None}
+        found = Sweep(folder, over, [_result(folder, run) for run in runs if _finished(folder, run)], failed)
+        _write_tables(found)
+    return found
+
+
+def expand_grid(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    over: Mapping[str, Sequence[Any]],
+    seeds: int | Sequence[int],
+    overrides: Sequence[str] = (),
+) -> list[SweepRun]:
+    """All runs of a sweep, cell by cell, every recipe checked."""
+    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    _check(over, seeds, overrides)
+    runs = []
+    for values, seed in product(product(*over.values()), seeds):
+        settings = dict(zip(over, values, strict=True))
+        changes = [_override(key, value) for key, value in settings.items()]
+        runs.append(SweepRun(settings, seed, Recipe.load(recipe, [*overrides, *changes, f"seed={seed}"])))
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        twice = next(run for index, run in enumerate(runs) if run.name in names[:index])
+        raise TrustmixError(f"The sweep has {twice} twice, written in two ways; give every value once.")
+    return runs
+
+
+def _override(key: str, value: Any) -> str:
+    try:
+        return f"{key}={toml_value(value)}"
+    except TypeError as error:
+        kinds = "text, numbers, booleans, lists and tables"
+        raise TrustmixError(f"{key} cannot be {value!r}; a recipe holds {kinds} only.") from error
+
+
+def _check(over: Mapping[str, Sequence[Any]], seeds: Sequence[int], overrides: Sequence[str]) -> None:
+    """Refuse a sweep that would be empty, run something twice, or ask for a setting in two ways."""
+    if not over or not seeds:
+        raise TrustmixError("A sweep needs a setting to sweep over and at least one seed.")
+    for key, values in {**over, "seed": seeds}.items():
+        if not values:
+            raise TrustmixError(f"The sweep over {key} has no values; give some, such as rule=avg,uwa,suwa.")
+        twice = [value for index, value in enumerate(values) if value in values[:index]]
+        if twice:
+            raise TrustmixError(f"The sweep over {key} has {format_value(twice[0])} twice; give every value once.")
+    within = [(key, other) for key in over for other in over if other.startswith(f"{key}.")]
+    if within:
+        raise TrustmixError(f"The sweep over {within[0][0]} sets {within[0][1]} too; leave out one of the two.")
+    if "seed" in over:
+        raise TrustmixError("Seeds are swept by --seeds, such as --seeds 3 or --seeds 3,4,5, not by --over seed.")
+    both = [override for override in overrides if override.partition("=")[0].strip() in {*over, "seed"}]
+    if both:
+        raise TrustmixError(f'"{both[0]}" sets what the sweep varies; leave out one of the two.')
+
+
+def parse_over(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """What --over asks for; commas inside brackets, braces and quotes belong to a value.
+
+    >>> parse_over(["rule=avg,{ tau = 0.4 }", "model.hidden=[64],[64, 32]"])
+    {'rule': ['avg', {'tau': 0.4}], 'model.hidden': [[64], [64, 32]]}
+    """
+    over: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, rest = text.partition("=")
+        parts = _split(rest)
+        if not (equals and key.strip()) or not all(part.strip() for part in parts):
+            raise TrustmixError(f'--over takes key=value,value, such as rule=avg,uwa,suwa, not "{text}".')
+        if key.strip() in over:
+            raise TrustmixError(f"--over {key.strip()} is given twice; give all its values in one.")
+        over[key.strip()] = [parse_value(part) for part in parts]
+    return over
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that are in no brackets, braces or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for c in text:
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "\"'":
+            quote = c
+        else:
+            depth += (c in "[{") - (c in "]}")
+        if c == "," and depth <= 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return parts
+
+
+def parse_seeds(text: str) -> list[int]:
+    """What --seeds asks for: a number of seeds, or a list of them.
+
+    >>> parse_seeds("3"), parse_seeds("3,4,5"), parse_seeds("7,")
+    ([0, 1, 2], [3, 4, 5], [7])
+    """
+    parts = [part.strip() for part in text.removesuffix(",").split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,18}", part) for part in parts) or text.strip() == "0":
+        raise TrustmixError(f'--seeds takes a number of seeds, such as 3, or a list, such as 3,4,5, not "{text}".')
+    seeds = [int(part) for part in parts]
+    if "," not in text and seeds[0] > MOST_SEEDS:
+        raise TrustmixError(f"--seeds {text} asks for that many seeds; {MOST_SEEDS} is the most, or a list of some.")
+    return seeds if "," in text else list(range(seeds[0]))
+
+
+def slug(settings: Mapping[str, Any]) -> str:
+    """A directory name that people can read; a few digits tell apart what had to be changed or cut for it.
+
+    >>> slug({"rule": {"tau": 0.4}, "clients": 5}), slug({"model.hidden": [64, 32]})
+    ('clients=5,rule=tau=0.4', 'model.hidden=64-32-4c3758')
+    """
+    texts = {key: format_value(settings[key]) for key in sorted(settings)}
+    text = ",".join(f"{key}={value}" for key, value in texts.items())
+    safe_texts = {key: re.sub(r"[^A-Za-z0-9.=+_-]+", "-", value).strip("-") for key, value in texts.items()}
+    safe = ",".join(f"{key}={value}" for key, value in safe_texts.items())[:LONGEST]
+    return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def _record(folder: Path, over: Mapping[str, Sequence[Any]], runs: Sequence[SweepRun]) -> None:
+    """Write down what is swept, unless the directory holds something else than a part of it."""
+    file = folder / "sweep.json"
+    if not file.exists():
+        ensure_empty(folder)
+    else:
+        now, record = {run.name: run.recipe for run in runs}, storage.read_json(file)
+        if not isinstance(record, dict) or not isinstance(record.get("runs"), dict):
+            raise TrustmixError(f"{file} is no record of a sweep; choose another --out.")
+        for name, begun in record["runs"].items():
+            if name not in now:
+                raise TrustmixError(
+                    f"{folder} holds a sweep with {name}, which this one leaves out; keep it in, or use another --out."
+                )
+            ensure_same_recipe(folder / name, Recipe.load(begun), now[name])
+    recipes = {run.name: run.recipe.model_dump(mode="json", exclude_none=True) for run in runs}
+    seeds = list(dict.fromkeys(run.seed for run in runs))
+    storage.write_json(file, {"over": over, "seeds": seeds, "runs": recipes})
+
+
+def _finished(folder: Path, run: SweepRun) -> bool:
+    return RunDirectory(folder / run.name).finished
+
+
+def _result(folder: Path, run: SweepRun) -> Result:
+    return Result(run.settings, run.seed, storage.read_json(folder / run.name / "summary.json"))
+
+
+def _write_tables(found: Sweep) -> None:
+    texts = {
+        "table.md": markdown(found.table),
+        "table.tex": latex(found.table),
+        "table.csv": cells_csv(found.over, found.results),
+        "runs.csv": runs_csv(found.over, found.results),
+    }
+    for name, text in texts.items():
+        storage.write_bytes(found.folder / name, text.encode())
+
+
+def _play(folder: Path, runs: Sequence[SweepRun], jobs: int, watch: SweepCallback) -> Generator[RunOutcome, None, None]:
+    """Play the runs that are not finished, some side by side, and tell how each ended."""
+    waiting = [run for run in runs if not _finished(folder, run)]
+    done, running = len(runs) - len(waiting), list[_Process]()
+    watch(SweepProgress(done, len(runs), []))
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(_Process(folder, waiting.pop(0), max(1, cores() // jobs)))
+                watch(SweepProgress(done, len(runs), [process.run for process in running]))
+            over = [process for process in running if process.ended]
+            for process in over:
+                running.remove(process)
+                done, ended = done + 1, process.result()
+                watch(SweepProgress(done, len(runs), [process.run for process in running], ended))
+                yield ended
+            if not over:
+                time.sleep(PAUSE)
+    finally:
+        for process in running:
+            process.kill()
+
+
+class _Process:
+    """A run as a process. What it says on stderr is kept beside its directory until it has succeeded."""
+
+    def __init__(self, sweep: Path, run: SweepRun, share: int) -> None:
+        self.run, self._folder = run, sweep / run.name
+        self._log = self._folder.with_name(self._folder.name + ".log")
+        self._begin = time.monotonic()
+        command = [
+            sys.executable,
+            "-m",
+            "trustmix.experiment.sweep_worker",
+            str(sweep),
+            run.name,
+            str(share),
+            str(os.getpid()),
+        ]
+        environment = {"OMP_NUM_THREADS": str(share), **os.environ}
+        try:
+            self._log.parent.mkdir(exist_ok=True)
+            with open(self._log, "wb") as log:
+                self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log)  # noqa: S603
+        except OSError as error:
+            raise StorageError(f"Could not start {run}: {error.strerror}.") from error
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def result(self) -> RunOutcome:
+        """How it ended."""
+        seconds, code = time.monotonic() - self._begin, self._process.returncode
+        if code != 0:
+            return RunOutcome(self.run, seconds, reason=_reason(code, self._log.read_text("utf-8", "replace")))
+        self._log.unlink()
+        summary = storage.read_json(self._folder / "summary.json")
+        return RunOutcome(self.run, seconds, accuracy=summary["best_accuracy"])
+
+    def kill(self) -> None:
+        """End it at once; a run directory can take that."""
+        self._process.kill()
+        self._process.wait()
+
+
+def _reason(code: int, log: str) -> str:
+    r"""Why a process failed: the signal that killed it, or the last thing it said.
+
+    >>> _reason(-15, ""), _reason(1, "Traceback ...\nValueError: boom\n\n")
+    ('it was killed (SIGTERM)', 'ValueError: boom')
+    """
+    if code == -signal.SIGKILL:
+        return "it was killed (SIGKILL), as the system does when memory runs out; fewer --jobs need less"
+    if code < 0:
+        return f"it was killed ({signal.Signals(-code).name})"
+    said = log.strip().splitlines()
+    return said[-1].strip() if said else f"it ended with exit code {code}"

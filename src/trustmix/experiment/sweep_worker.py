@@ -1,0 +1,41 @@
+"""One run of a sweep, in a process of its own: `python -m trustmix.experiment.sweep_worker SWEEP NAME WORKERS PARENT`.
+
+It dies with the sweep that started it, leaves Ctrl-C to it, and its last line on stderr says why it failed.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from trustmix import storage
+from trustmix.engines.process_pool import die_with_parent
+from trustmix.errors import TrustmixError
+from trustmix.experiment.recipe import Recipe
+from trustmix.experiment.run import run
+
+
+def run_cell(sweep: Path, name: str, workers: int) -> None:
+    """Start the run or go on with it; one that has begun keeps the number of workers it began with."""
+    recipe = Recipe.load(storage.read_json(sweep / "sweep.json")["runs"][name])
+    begun = (sweep / name / "recipe.toml").exists()
+    if recipe.engine.workers is None and not begun:
+        recipe = Recipe.load(recipe, [f"engine.workers={workers}"])
+    run(recipe, out=sweep / name, resume=True)
+
+
+def main(sweep: str, name: str, workers: str, parent: str) -> None:
+    """The life of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        die_with_parent()
+    if os.getppid() != int(parent):
+        sys.exit("The sweep ended before the run began.")
+    try:
+        run_cell(Path(sweep), name, int(workers))
+    except TrustmixError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

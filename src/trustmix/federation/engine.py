@@ -1,0 +1,46 @@
+"""Where clients run is one seam: an engine carries requests to clients and brings their answers."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from trustmix.federation.messages import Failure, Reply, Request
+from trustmix.federation.training import DeviceConfig
+from trustmix.registry import Registry
+
+
+class Engine(Protocol):
+    """Anything that can carry one exchange."""
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """The ids of all clients that may be asked, in a fixed order."""
+
+    def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
+        """Exactly one answer for each request, as they arrive; in the order of the requests where that is free.
+
+        A client's error comes back as a `Failure`; a `StorageError` is raised, since it concerns the whole run.
+        """
+
+    def close(self) -> None:
+        """Release what the engine holds; it is not used any more."""
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """An engine that can carry exchanges, and what it made of what was left to it."""
+
+    engine: Engine
+    account: str
+    """How clients are run, and how that was found, in a line for the user."""
+    settled: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of a recipe's [engine] that may have been open, as they are now: a resumed run goes on with them."""
+    hardware: DeviceConfig = field(default_factory=DeviceConfig)
+    """Where the server's own model computes, if it has one."""
+
+
+EngineFactory: TypeAlias = Callable[..., EngineSetup]
+
+ENGINES: Registry[EngineFactory] = Registry("engine")
+"""Functions that make engines: of the clients, of `keep` (models stay in memory between rounds), and of those settings
+of a recipe's [engine] that they have parameters for."""

@@ -1,0 +1,145 @@
+"""Selective-FD (Shao et al., 2024): clients vote only on samples they know, the server drops ambiguous results.
+
+A client knows a sample if the density ratio of its private data to the public set, r(z) = p_private(z) / p_public(z),
+estimated in closed form by KuLSIF (Kanamori et al., 2012, equation 5) on its logits, is at least `KNOWN`. The server
+averages the votes and drops samples without a vote and those whose entropy exceeds `AMBIGUOUS` log C.
+"""
+
+import math
+from typing import Any
+
+import torch
+
+from trustmix.aggregation.rules import RULES
+from trustmix.aggregation.weighted_average import Teacher, validate_predictions, validate_scores
+from trustmix.arrays import ArraySpec, format_shape
+from trustmix.density.estimators import PrecomputedScores
+from trustmix.errors import TrustmixError
+from trustmix.federation import Client, Request, TrainingJob
+from trustmix.federation.client import ModelState
+from trustmix.federation.training import predict
+from trustmix.wire import UPLOAD_ENCODERS
+
+KNOWN = 0.5
+"""Smallest density ratio of a sample that a client votes on."""
+AMBIGUOUS = 0.5
+"""Largest entropy of an averaged vote that is passed on, as a part of log C."""
+VOTE, NO_VOTE = 0.0, -1.0
+"""A client's score of a sample; both survive every codec."""
+
+
+def ambiguity(probabilities: torch.Tensor) -> torch.Tensor:
+    """The entropy of each row (N, C) as a part of log C: 0 is certain, 1 uniform.
+
+    >>> [round(part, 6) for part in ambiguity(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist()]
+    [0.0, 1.0]
+    """
+    entropy: torch.Tensor = torch.special.entr(probabilities).sum(1)
+    return entropy / math.log(probabilities.shape[1])
+
+
+class DensityRatio:
+    """KuLSIF: r(z) = sum_j alpha_j k(z, y_j) + (1 / (m lambda)) sum_i k(z, x_i), x (m, C) private, y (n, C) public.
+
+    (K_yy / n + lambda I) alpha = -K_yx 1 / (n m lambda), with a Gaussian kernel as wide as the median distance and
+    lambda = min(n, m)^-0.9.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> private, public = (torch.randn(200, 1, generator=generator) * s for s in (0.3, 2.0))
+    >>> near, far = DensityRatio(private, public)(torch.tensor([[0.0], [3.0]]))
+    >>> bool(near > 2 > KNOWN > far)
+    True
+    """
+
+    def __init__(self, private: torch.Tensor, public: torch.Tensor) -> None:
+        self.private, self.public = private.to(torch.float64), public.to(torch.float64)
+        n, m = len(public), len(private)
+        self.penalty = min(n, m) ** -0.9
+        distances = torch.cdist(self.public, torch.cat([self.public, self.private]))
+        self.width = float(distances.median()) or 1.0
+        kernel = self._kernel(distances)
+        pull = kernel[:, n:].sum(1) / (n * m * self.penalty)
+        self.alpha = torch.linalg.solve(
+            kernel[:, :n] / n + self.penalty * torch.eye(n, dtype=torch.float64, device=kernel.device), -pull
+        )
+
+    def __call__(self, points: torch.Tensor) -> torch.Tensor:
+        """r(z) of points (N, C)."""
+        points = points.to(torch.float64)
+        private = self._kernel(torch.cdist(points, self.private)).mean(1) / self.penalty
+        return torch.addmv(private, self._kernel(torch.cdist(points, self.public)), self.alpha)
+
+    def _kernel(self, distances: torch.Tensor) -> torch.Tensor:
+        return torch.exp(-distances.square() / (2 * self.width**2))
+
+
+class SelectiveClient(Client):
+    """A client that votes on what it knows, and leaves samples that were dropped out of its distillation."""
+
+    def _upload(self, live: ModelState, request: Request) -> bytes:
+        private = predict(live.model, self.calibration.inputs, self.hardware).cpu()
+        logits = predict(live.model, self.public.inputs, self.hardware).cpu()
+        votes = PrecomputedScores(torch.where(DensityRatio(private, logits)(logits) >= KNOWN, VOTE, NO_VOTE))
+        envelope = self.public.envelope(self.id, request.round)
+        return UPLOAD_ENCODERS["scores"](logits, votes, envelope, self.codec)
+
+    def _distil(self, live: ModelState, round_: int, message: bytes) -> TrainingJob | None:
+        teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
+        told = (ambiguity(teacher) < (1 + AMBIGUOUS) / 2).nonzero().squeeze(1)  # far from uniform, whatever the codec
+        if len(told) < 2:
+            return None  # batch norm needs two samples
+        inputs = self.public.inputs[told]
+        return self._job(live, "public", round_, inputs, teacher[told], self.training.public_epochs, "none")
+
+
+@RULES.register("selective-fd")
+class SelectiveFD:
+    """The average of the votes on each sample, where there are any and they agree enough; uniform elsewhere.
+
+    >>> rule = SelectiveFD()
+    >>> rule.add(torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]), torch.tensor([VOTE, NO_VOTE, VOTE]))
+    >>> rule.add(torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.4, 0.6]]), torch.tensor([NO_VOTE, NO_VOTE, VOTE]))
+    >>> rule.finish().probabilities.tolist()  # one vote; none; two that disagree
+    [[0.8999999761581421, 0.10000000149011612], [0.5, 0.5], [0.5, 0.5]]
+    """
+
+    def __init__(self) -> None:
+        self.clients = 0
+        self._kind: ArraySpec | None = None
+        self._total: torch.Tensor | None = None
+        self._votes = torch.zeros(0)
+
+    def add(
+        self,
+        predictions: Any,
+        scores: Any = None,
+        *,
+        name: str = "upload",
+        weight: float = 1.0,
+        **told: Any,  # noqa: ARG002
+    ) -> None:
+        """Fold in one client's predictions q (N, C) where its scores (N,) are VOTE; without scores, everywhere."""
+        q = validate_predictions(predictions, name).cpu().to(torch.float64)
+        score = torch.full((len(q),), VOTE) if scores is None else validate_scores(scores, len(q), name)
+        vote = weight * (score > (VOTE + NO_VOTE) / 2).to(torch.float64)
+        if self._total is None:
+            self._total, self._votes = torch.zeros_like(q), torch.zeros_like(vote)
+        if q.shape != self._total.shape:
+            wanted = format_shape(self._total)
+            raise TrustmixError(f"{name}: predictions have the shape {format_shape(q)}; those before had {wanted}.")
+        self._total = self._total + q * vote.unsqueeze(1)
+        self._votes = self._votes + vote
+        self._kind = self._kind or ArraySpec.of(predictions)
+        self.clients += 1
+
+    def finish(self) -> Teacher[Any]:
+        """The teacher of everything added so far; its concentration is one over the number of votes."""
+        if self._total is None or self._kind is None:
+            raise TrustmixError("there is nothing to mix: no upload has been added.")
+        votes = self._votes.clamp_min(1)
+        mean = self._total / votes.unsqueeze(1)
+        classes = mean.shape[1]
+        clear = (self._votes > 0) & (ambiguity(mean) <= AMBIGUOUS)
+        teacher = torch.where(clear.unsqueeze(1), mean, 1 / classes)
+        chi = torch.where(clear, 1 / votes, 1 / self.clients)
+        return Teacher(self._kind.restore(teacher), self._kind.restore(chi), self.clients)

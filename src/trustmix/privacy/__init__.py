@@ -1,0 +1,1 @@
+"""Differential privacy: the budget a client promises, DP-SGD, mechanisms for uploads, and the accountant."""

@@ -1,0 +1,79 @@
+"""Tables of numbers, and public sets that come alone."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trustmix as tm
+from trustmix.data import load
+from trustmix.data.tabular import features_of
+from trustmix.errors import TrustmixError
+
+ROWS = "a,b,label\n" + "".join(f"{i},{-i},{'xyz'[i % 3]}\n" for i in range(60))
+
+
+def test_a_table_of_numbers_trains_a_federation(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(ROWS)
+    data = load("table", path=tmp_path / "rows.csv")
+    assert data.class_names == ("x", "y", "z")
+    assert data.train.inputs.shape == (48, 2)
+    assert (data.train.inputs[:, 0] == -data.train.inputs[:, 1]).all()
+    recipe = {"data": {"name": "table", "path": str(tmp_path / "rows.csv")}, "clients": 2, "rounds": 1}
+    sizes = {"split": {"samples_per_client": 12}, "public": {"samples": 10}, "engine": {"mode": "sequential"}}
+    assert tm.run({**recipe, **sizes}).rounds[0].teacher_accuracy is not None
+
+
+def test_columns_and_classes_choose(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(ROWS)
+    data = load("table", path=tmp_path / "rows.csv", columns=["b"], classes=["z", "x"])
+    assert data.class_names == ("z", "x")
+    assert data.train.inputs.shape == (32, 1)
+
+
+def test_a_public_set_alone_has_no_private_part_and_is_for_serving(tmp_path: Path) -> None:
+    (tmp_path / "public.csv").write_text("b,a\n" + "1,2\n" * 12)
+    data = load("shared", path=tmp_path / "public.csv", classes=["x", "y"])
+    assert data.public_only
+    assert data.classes == 2
+    assert features_of(tmp_path / "public.csv", None) == ["b", "a"]
+    fields = {"name": "shared", "path": str(tmp_path / "public.csv"), "classes": ["x", "y"]}
+    with pytest.raises(TrustmixError, match="is a public set alone: its clients are elsewhere; use `trustmix serve`"):
+        tm.run({"data": fields, "public": {"samples": 10}})
+
+
+def test_a_public_npz_may_bring_labels_to_measure_the_teacher(tmp_path: Path) -> None:
+    np.savez(tmp_path / "public.npz", x_public=np.zeros((5, 3)), y_public=[0, 1, -1, 1, 0])
+    data = load("shared", path=tmp_path / "public.npz", classes=["x", "y"])
+    assert data.public is not None
+    assert data.public.labels.tolist() == [0, 1, -1, 1, 0]
+    np.savez(tmp_path / "other.npz", x=np.zeros((5, 3)))
+    with pytest.raises(TrustmixError, match="has no x_public; it has x"):
+        load("shared", path=tmp_path / "other.npz", classes=["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "sentence"),
+    [
+        ("label\n" + "x\ny\n" * 5, {}, "has no column of numbers beside the label"),
+        ("a,a,label\n1,2,x\n", {}, 'has the column "a" twice; every column needs'),
+        (",,label\n1,2,x\n", {}, "has a column without a name; every column needs"),
+        (ROWS, {"classes": ["x+y", "y", "z"]}, 'names "y" twice; a label belongs to one class'),
+        (ROWS, {"classes": ["x", "q"]}, 'names "q", but the labels are x, y, z'),
+        ("a,label\n1e999,x\n", {}, 'row 1: "1e999" in column "a" is no number'),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_one_sentence(
+    tmp_path: Path, rows: str, options: dict[str, Any], sentence: str
+) -> None:
+    (tmp_path / "rows.csv").write_text(rows)
+    with pytest.raises(TrustmixError, match=sentence):
+        load("table", path=tmp_path / "rows.csv", **options)
+
+
+def test_a_class_may_have_a_plus_in_its_name(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,label\n" + "1,c++\n2,java\n3,rust\n" * 10)
+    data = load("table", path=tmp_path / "rows.csv", classes=["c++", "java+rust"])
+    assert data.class_names == ("c++", "java+rust")
+    assert len(data.train) + len(data.test) == 30

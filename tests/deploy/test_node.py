@@ -1,0 +1,154 @@
+"""A node's own data and model: read, checked, matched with what the server says, or refused in one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from trustmix.cli import app
+from trustmix.deploy.node import NodeConfig, build_node_client, load_node_data
+from trustmix.errors import TrustmixError
+from trustmix.experiment.recipe import Recipe
+from trustmix.federation import Public, Request
+from trustmix.wire import decode_upload
+
+TABLE = "age,pressure,diagnosis\n" + "".join(f"{30 + i},{i % 7},{'ill' if i % 3 else 'healthy'}\n" for i in range(60))
+PUBLIC = Public(torch.rand(20, 2), classes=3)
+
+
+def written(folder: Path, text: str, data: str = TABLE) -> NodeConfig:
+    (folder / "patients.csv").write_text(data)
+    (folder / "node.toml").write_text(text)
+    return NodeConfig.load(folder / "node.toml")
+
+
+def told(**changes: Any) -> dict[str, Any]:
+    recipe = Recipe.load("demo", ["train.first_epochs=1", "model.hidden=[4]"])
+    settings = {
+        "recipe": recipe.toml(),
+        "classes": ["other", "ill", "healthy"],
+        "mean": [0.0],
+        "std": [1.0],
+        "columns": None,
+    }
+    return {**settings, **changes}
+
+
+OWN = 'id = "north"\ndata = "patients.csv"\nlabel = "diagnosis"\n'
+
+
+def test_a_node_with_a_table_answers_with_the_servers_classes_and_its_own_model(tmp_path: Path) -> None:
+    client = build_node_client(written(tmp_path, OWN), told(), PUBLIC, tmp_path / "states")
+    assert set(client.private.labels.tolist()) == {1, 2}
+    assert len(client.private) + len(client.calibration) == 48
+    assert client.test is not None
+    assert len(client.test) == 12
+    reply = client.step(Request(1))
+    upload = decode_upload(reply.payload or b"", PUBLIC.envelope("north", 1))
+    assert upload.predictions.shape == (20, 3)
+    assert list((tmp_path / "states").glob("*.safetensors"))
+
+
+def test_features_are_taken_in_the_servers_order(tmp_path: Path) -> None:
+    client = build_node_client(written(tmp_path, OWN), told(columns=["pressure", "age"]), PUBLIC, tmp_path / "states")
+    assert float(client.private.inputs[:, 0].max()) <= 6
+    assert float(client.private.inputs[:, 1].min()) >= 30
+
+
+def test_accuracy_is_nobodys_business_with_test_0(tmp_path: Path) -> None:
+    client = build_node_client(written(tmp_path, OWN + "test = 0\n"), told(), PUBLIC, tmp_path / "states")
+    assert client.test is None
+    assert len(client.private) + len(client.calibration) == 60
+
+
+def test_numbers_of_an_npz_file_count_the_servers_classes(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).random((30, 2), np.float32), np.array([0, 2] * 15)
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=y)
+    node = written(tmp_path, 'id = "north"\ndata = "own.npz"\n')
+    assert load_node_data(node).counts() == {"0": 12, "2": 12}
+    client = build_node_client(node, told(), PUBLIC, tmp_path / "states")
+    assert set(client.private.labels.tolist()) == {0, 2}
+
+
+def test_a_share_is_the_client_of_the_recipes_own_split(tmp_path: Path) -> None:
+    from trustmix.experiment.build import build_federation
+
+    recipe = Recipe.load("demo", ["clients=3", "split.classes_per_client=4", "engine.mode=sequential"])
+    _, federation = build_federation(recipe)
+    local = federation.engine.members[2]  # type: ignore[attr-defined]
+    node = written(tmp_path, "share = 2\n")
+    ours = build_node_client(node, told(recipe=recipe.toml()), federation.public, tmp_path / "states")
+    assert ours.id == local.id == "2"
+    assert torch.equal(ours.private.inputs, local.private.inputs)
+    assert all(torch.equal(a, b) for a, b in zip(ours.model().parameters(), local.model().parameters(), strict=True))
+    with pytest.raises(TrustmixError, match="give another public set than the server's"):
+        build_node_client(node, told(recipe=recipe.toml()), PUBLIC, tmp_path / "states")
+
+
+MODEL = "import torch\n\ndef build(shape, classes):\n    return torch.nn.Linear(shape[0], classes)\n"
+
+
+def test_a_model_of_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "house_models.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    node = written(tmp_path, OWN + 'model = "house_models:build"\n')
+    client = build_node_client(node, told(), PUBLIC, tmp_path / "states")
+    assert isinstance(client.model(), torch.nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "complaint"),
+    [
+        (OWN, {"classes": ["healthy", "sick"]}, 'has the class "ill", which the server does not know'),
+        (OWN + 'columns = ["age"]\n', {}, r"Inputs here are \(1,\) .*those of the public set \(2,\)"),
+        (OWN.replace("diagnosis", "result"), {}, 'has no column "result"'),
+        (OWN + 'colour = "red"\n', {}, 'The data set "table" has no setting "colour"'),
+        (OWN + 'model = "resnet999"\n', {}, 'no model "resnet999"'),
+        (OWN.replace("patients", "missing"), {}, "There is no .*missing.csv"),
+        ("share = 99\n", {}, "share is 99, but the recipe splits its data among 20 clients"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(
+    tmp_path: Path, text: str, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(TrustmixError, match=complaint):
+        build_node_client(written(tmp_path, text), told(**changes), PUBLIC, tmp_path / "states")
+
+
+def test_a_node_runs_no_function_that_the_server_names(tmp_path: Path) -> None:
+    recipe = Recipe.load({"data": {"name": "digits"}, "model": {"source": "os:system"}})
+    with pytest.raises(TrustmixError, match="name a model of this node's own"):
+        build_node_client(written(tmp_path, OWN), told(recipe=recipe.toml()), PUBLIC, tmp_path / "states")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('id = "north"\n', "give one of share, data and source"),
+        ('data = "x.csv"\n', "give an id"),
+        ('share = 1\nlabel = "x"\n', "label goes with data"),
+        ("share = -1\n", "share: input should be greater"),
+        ("share = [", "is not valid TOML"),
+    ],
+)
+def test_a_file_that_is_no_nodes_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(TrustmixError, match=complaint):
+        written(tmp_path, text)
+
+
+def test_check_tells_classes_and_counts(tmp_path: Path) -> None:
+    written(tmp_path, OWN)
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "node.toml")])
+    assert result.exit_code == 0, result.output
+    assert "48 samples to train on, 12 to test" in result.output
+    assert "ill: 32" in result.output
+
+
+def test_check_refuses_with_exit_code_2(tmp_path: Path) -> None:
+    written(tmp_path, OWN, TABLE + "n/a,3,ill\n")
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "node.toml")])
+    assert result.exit_code == 2
+    assert 'row 61: "n/a" in column "age" is no number' in result.output.replace("\n", "")

@@ -1,0 +1,142 @@
+"""Keys and the door of a server: real TLS on loopback, and nothing passes but what nodes may ask."""
+
+import re
+import shutil
+import ssl
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustmix[flower]'")
+
+import httpx
+from typer.testing import CliRunner
+
+from trustmix.cli import app
+from trustmix.deploy.flower_processes import free_port
+from trustmix.deploy.keys import NodeKeys, ServerKeys, make_keys
+from trustmix.deploy.proxy import LARGEST, run_proxy
+from trustmix.errors import TrustmixError
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys") / "keys"
+    make_keys(folder, ["trustmix.example.org"], ["north", "south"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def door(keys: Path) -> Iterator[str]:
+    """A door behind which nobody is."""
+    ports = [free_port(), free_port()]
+    with run_proxy("127.0.0.1", ports[0], f"127.0.0.1:{ports[1]}", ServerKeys(keys / "server")) as ready:
+        ready.set()
+        yield f"https://127.0.0.1:{ports[0]}"
+
+
+def post(keys: Path, url: str, content: bytes = b"") -> int:
+    context = ssl.create_default_context(cafile=str(keys / "north" / "ca.crt"))
+    return httpx.post(url, content=content, verify=context).status_code
+
+
+REFUSED = (
+    "/v1/control/start-run",
+    "/v1/control/register-node",
+    "/v1/runtime/acquire-task",
+    "/v1/fleet/register-node",
+    "/v1/fleet/%2e%2e/control/start-run",
+    "/v1/fleet/pull-messages/../../control/start-run",
+    "/docs",
+    "/",
+)
+
+
+def test_what_nodes_ask_passes_and_everything_else_is_not_there(keys: Path, door: str) -> None:
+    assert post(keys, f"{door}/v1/fleet/pull-messages") == 503  # it passed: behind the door nobody answers
+    for path in REFUSED:
+        assert post(keys, door + path) == 404, path
+    assert post(keys, f"{door}/v1/fleet/push-object", b"x" * (LARGEST + 1)) == 413
+
+
+def test_a_server_with_another_authoritys_certificate_is_not_believed(keys: Path, door: str, tmp_path: Path) -> None:
+    make_keys(tmp_path / "other", ["trustmix.example.org"], ["north"])
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        post(tmp_path / "other", f"{door}/v1/fleet/pull-messages")
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_the_documented_nginx_passes_the_same_and_no_more(keys: Path, tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    found = re.search(r"```nginx\n(.*?)```", document, re.DOTALL)
+    assert found
+    front, behind = free_port(), free_port()
+    config = found[1].replace("/etc/trustmix", str(keys / "server"))
+    config = config.replace("listen 9092", f"listen 127.0.0.1:{front}").replace("127.0.0.1:8000", f"127.0.0.1:{behind}")
+    place = f"pid {tmp_path}/pid; error_log {tmp_path}/error.log; daemon off; events {{}}"
+    (tmp_path / "nginx.conf").write_text(f"{place} http {{ access_log off; {TEMPORARY} {config} }}")
+    command = ["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as nginx:
+        try:
+            while not (tmp_path / "pid").exists():
+                assert nginx.poll() is None, nginx.stderr and nginx.stderr.read()
+                time.sleep(0.05)
+            assert post(keys, f"https://127.0.0.1:{front}/v1/fleet/pull-messages") == 502  # nobody is behind it
+            for path in REFUSED:
+                assert post(keys, f"https://127.0.0.1:{front}{path}") == 404, path
+        finally:
+            nginx.terminate()
+
+
+TEMPORARY = " ".join(f"{kind}_temp_path temp;" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+
+
+def test_private_keys_are_their_owners_alone(keys: Path) -> None:
+    for file in (keys / "ca.key", keys / "server" / "server.key", keys / "north" / "node.key"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert sorted(ServerKeys(keys / "server").nodes()) == ["north", "south"]
+    assert not (keys / "server" / "ca.key").exists()
+
+
+def test_nodes_are_added_and_keys_never_overwritten(keys: Path) -> None:
+    before = NodeKeys(keys / "north").key.read_bytes()
+    result = CliRunner().invoke(app, ["keys", str(keys), "--nodes", "west"])
+    assert result.exit_code == 0, result.output
+    assert "west" in ServerKeys(keys / "server").nodes()
+    with pytest.raises(TrustmixError, match="exists already"):
+        make_keys(keys, [], ["north"])
+    assert NodeKeys(keys / "north").key.read_bytes() == before
+
+
+def test_a_folder_without_keys_and_a_taken_port_are_refused(keys: Path, door: str, tmp_path: Path) -> None:
+    with pytest.raises(TrustmixError, match=r"lacks ca\.crt, server\.crt, server\.key, nodes"):
+        ServerKeys(tmp_path)
+    port = int(door.rpartition(":")[2])
+    with pytest.raises(TrustmixError, match="Could not listen"), run_proxy("127.0.0.1", port, "127.0.0.1:1", None):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["serve", "demo"], "Give either --keys"),
+        (["serve", "demo", "--insecure", "--address", "0.0.0.0:9092"], "--insecure is for loopback only"),
+        (["join", "example.org:9092", "--node", "n.toml", "--insecure"], "--insecure is for loopback only"),
+        (["join", "example.org", "--node", "n.toml", "--insecure"], "is no address"),
+        (["keys", "k", "--nodes", "a/b"], "is no client id"),
+        (["keys", "k", "--nodes", "a"], "Say by which name"),
+        (["serve", "demo", "--insecure", "--set", "rule=alone"], "there is nothing to serve"),
+        (["serve", "demo", "--insecure", "--set", "attack.kind=flip"], "makes liars of simulated clients"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    arguments: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2, result.output
+    assert complaint in result.output.replace("\n", " ")

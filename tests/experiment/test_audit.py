@@ -1,0 +1,63 @@
+"""The audit: guessing where a model never learnt from its data, much better where it learnt them by heart."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score, roc_curve
+from typer.testing import CliRunner
+
+import trustmix as tm
+from trustmix.cli import app
+from trustmix.errors import TrustmixError
+from trustmix.experiment.audit import AttackScores, audit
+
+
+def trained(folder: Path, train: dict[str, Any], **further: Any) -> Path:
+    split = {"samples_per_client": 60, "classes_per_client": 5}
+    recipe = {"data": {"name": "digits"}, "clients": 6, "rounds": 1, "split": split, "public": {"samples": 300}}
+    tm.run(recipe | {"train": train, "engine": {"mode": "stacked", "workers": 1}} | further, out=folder)
+    return folder
+
+
+def test_who_was_in_the_data_is_found_in_a_model_that_knows_them_by_heart_and_not_in_one_that_learnt_nothing(
+    tmp_path: Path,
+) -> None:
+    by_heart = audit(trained(tmp_path / "by-heart", {"first_epochs": 60, "lr": 0.01}))
+    nothing = audit(trained(tmp_path / "nothing", {"first_epochs": 1, "lr": 1e-12}))
+    attack, guess = by_heart.findings[0], nothing.findings[0]
+    assert attack.attack == guess.attack == "predictions"
+    assert attack.low > 0.55
+    assert guess.low < 0.5 < guess.high
+    assert guess.high - guess.low < 0.2
+
+
+def test_the_command_tells_all_attacks_and_refuses_what_is_no_finished_run(tmp_path: Path) -> None:
+    private = {"privacy": {"epsilon": 1000.0, "mechanism": "uploads"}}
+    folder = trained(tmp_path / "run", {"first_epochs": 1}, **private)
+    told = CliRunner().invoke(app, ["audit", str(folder)], env={"COLUMNS": "200"})
+    assert told.exit_code == 0, told.output
+    assert all(word in told.output for word in ("predictions", "scores", "teacher", "1000"))
+    refused = CliRunner().invoke(app, ["audit", str(tmp_path / "nothing")])
+    assert refused.exit_code == 2
+    (folder / "summary.json").unlink()
+    with pytest.raises(TrustmixError, match="holds no finished run"):
+        audit(folder)
+
+
+def test_a_run_with_liars_is_audited_as_if_they_were_honest(tmp_path: Path) -> None:
+    how = {"seed": 3, "guard": {"on": True}}
+    honest = audit(trained(tmp_path / "honest", {"first_epochs": 1}, **how))
+    lied = audit(trained(tmp_path / "lied", {"first_epochs": 1}, attack={"kind": "takeover", "share": 0.2}, **how))
+    assert lied.findings[0] == honest.findings[0]
+
+
+def test_strength_is_that_of_scikit_learn_ties_included() -> None:
+    draws = np.random.default_rng(0)
+    members = draws.random(3000) < 0.4
+    scores = np.round(draws.normal(size=3000) + members, 1)
+    auc, caught = AttackScores(scores, members, np.zeros(3000), np.arange(3000)).strength()
+    alarms, hits, _ = roc_curve(members, scores, drop_intermediate=False)
+    assert auc == pytest.approx(roc_auc_score(members, scores))
+    assert caught == pytest.approx(hits[alarms <= 0.01].max())

@@ -1,0 +1,45 @@
+"""Runs of a recipe that asks for another density than the paper's."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from torch import nn
+
+import trustmix as tm
+from trustmix import Recipe, TrustmixError
+from trustmix.experiment.estimate import estimate_cost
+from trustmix.experiment.run import build_probe
+from trustmix.experiment.run_directory import RunDirectory
+
+SETTINGS = ["clients=5", "rounds=1", "split.samples_per_client=60", "public.samples=80", "engine.mode=sequential"]
+
+
+def recipe(*overrides: str) -> Recipe:
+    return Recipe.load("demo", [*SETTINGS, "rule=uwa", *overrides])
+
+
+@pytest.mark.parametrize("density", ["{kind='features'}", "{kind='kernel', standardise=true}"])
+def test_the_meter_rebuilds_the_teacher_of_any_density(density: str, tmp_path: Path) -> None:
+    wanted = recipe(f"density={density}")
+    tm.run(wanted, out=tmp_path / "run")
+    line = RunDirectory(tmp_path / "run").rounds()[0]
+    teacher = build_probe(wanted).uploads(tmp_path / "run", line).teacher("uwa")
+    assert float(teacher.concentration.mean()) == pytest.approx(line.concentration, rel=1e-4)
+
+
+def test_the_forecast_is_of_messages_with_the_densitys_own_scores() -> None:
+    plain, features = (estimate_cost(recipe(f"density.kind={kind}")).messages for kind in ("gaussians", "features"))
+    assert features["float32"][0] == pytest.approx(plain["float32"][0], rel=0.05)
+    assert features["float32"][0] != plain["float32"][0]
+
+
+def without_features(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, classes, (shape[1], shape[2])), nn.Flatten())
+
+
+def test_a_model_without_features_is_refused_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "own_models", SimpleNamespace(flat=without_features))
+    with pytest.raises(TrustmixError, match=r"neither a linear layer nor a module called head"):
+        tm.run(recipe("density.kind=features", "model={source='own_models:flat'}"))

@@ -1,0 +1,63 @@
+"""What a run will cost is told before it is run, and is near to what it then costs."""
+
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import trustmix as tm
+from trustmix import Recipe
+from trustmix.cli import app
+from trustmix.experiment import estimate
+from trustmix.experiment.build import build_federation
+from trustmix.experiment.estimate import estimate_cost
+from trustmix.federation import Client
+
+SMALL = ["clients=4", "rounds=3", "split.classes_per_client=3", "split.samples_per_client=60", "public.samples=300"]
+
+
+def test_bytes_are_near_to_those_really_sent_and_weights_are_counted_as_the_paper_does(tmp_path: Path) -> None:
+    recipe = Recipe.load("demo", [*SMALL, "engine.mode=sequential"])
+    cost = estimate_cost(recipe)
+    history = tm.run(recipe)
+    sent = history.summary()["bytes_up"] / 4
+    assert cost.messages["float32"][0] == pytest.approx(sent, rel=0.25)
+    parameters = 64 * 64 + 64 + 64 * 10 + 10
+    assert cost.parameters == (parameters,)
+    assert cost.weights == {
+        "FedAvg": (12 * parameters, 12 * parameters),
+        "SCAFFOLD": (24 * parameters, 24 * parameters),
+    }
+    assert next(iter(cost.messages)) == "float32"
+    assert cost.messages["uint4"][0] < cost.messages["float32"][0] / 5
+
+
+def test_steps_are_those_that_a_run_takes() -> None:
+    recipe = Recipe.load("demo", [*SMALL, "engine.mode=sequential"])
+    _, federation = build_federation(recipe)
+    clients: list[Client] = list(federation.engine.members)  # type: ignore[attr-defined]
+    private = math.ceil(48 / 32) * (5 + 2 * 1)
+    public = math.ceil(300 / 32) * 5 * 3
+    assert estimate._steps(clients, recipe, exchanges=True) == 4 * (private + public)
+    assert estimate._steps(clients, recipe, exchanges=False) == 4 * private
+
+
+def test_methods_without_exchange_send_nothing_and_mixed_models_cannot_share_weights() -> None:
+    assert estimate_cost(Recipe.load("demo", [*SMALL, "rule=alone", "engine.mode=sequential"])).messages == {}
+    mixed = {**Recipe.load("demo", SMALL).model_dump(exclude_none=True), "model": [{"name": "mlp"}, {"name": "cnn"}]}
+    cost = estimate_cost(Recipe.load(mixed, ["engine.mode=sequential"]))
+    assert cost.weights == {}
+    assert len(cost.parameters) == 2
+
+
+def test_the_command_prints_time_memory_and_bytes_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = [part for change in [*SMALL, "engine.mode=sequential"] for part in ("--set", change)]
+    result = CliRunner().invoke(app, ["plan", "demo", *options])
+    assert result.exit_code == 0, result.output
+    for word in ("4 clients, 3 rounds, parameters: 4,810", "time: about", "memory: up to 0.6 GB", "uint4", "SCAFFOLD"):
+        assert word in result.output
+    assert list(tmp_path.iterdir()) == []

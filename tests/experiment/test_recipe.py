@@ -1,0 +1,137 @@
+"""Recipes: what is written is what runs, and what is wrong is said by its key."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trustmix import Recipe, TrustmixError
+from trustmix.experiment.recipe import builtin_recipes
+
+
+@pytest.mark.parametrize("name", sorted(builtin_recipes()))
+def test_built_in_recipes_are_valid_and_survive_being_written_out(name: str, tmp_path: Path) -> None:
+    recipe = Recipe.load(name)
+    (tmp_path / "again.toml").write_text(recipe.toml())
+    assert Recipe.load(tmp_path / "again.toml") == recipe
+    assert builtin_recipes()[name].endswith(".")
+
+
+def test_lists_of_models_own_functions_and_taus_survive_being_written_out(tmp_path: Path) -> None:
+    models = [
+        {"name": "mlp", "hidden": [8, 9]},
+        {"source": "my.models:build", "text": 'a "quoted" \\ word', "folder": "\U0001f600\x7f", "on": True},
+    ]
+    fields = {"data": {"source": "my.data:load"}, "model": models, "rule": {"tau": float("inf")}}
+    recipe = Recipe.load(fields)
+    (tmp_path / "again.toml").write_text(recipe.toml())
+    assert Recipe.load(tmp_path / "again.toml") == recipe
+    assert tomllib.loads(recipe.toml())["model"][1]["text"] == 'a "quoted" \\ word'
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("clients=7", ("clients",), 7),
+        ("attack.kind=nan", ("attack", "kind"), "nan"),
+        ("rule=uwa", ("rule",), "uwa"),
+        ("rule={tau=0.5}", ("rule", "tau"), 0.5),
+        ("rule.tau=0.5", ("rule", "tau"), 0.5),
+        ("train.lr=1e-4", ("train", "lr"), 1e-4),
+        ("split.kind=dirichlet", ("split", "kind"), "dirichlet"),
+        ("model.hidden=[3,4]", ("model", "hidden"), [3, 4]),
+        ("train.keep_optimizer=false", ("train", "keep_optimizer"), False),
+        ("participation.deadline = 2.5", ("participation", "deadline"), 2.5),
+    ],
+)
+def test_overrides_reach_their_setting(override: str, path: tuple[str, ...], value: Any) -> None:
+    found: Any = Recipe.load("demo", [override])
+    for key in path:
+        found = getattr(found, key)
+    assert found == value
+
+
+def test_an_option_given_before_the_name_it_belongs_to_is_kept() -> None:
+    assert Recipe.load("demo", ["model.width=8", "model.name=cnn"]).models[0].model_extra == {"width": 8}
+
+
+def test_another_model_name_leaves_the_old_models_options_behind() -> None:
+    assert Recipe.load("demo", ["model.name=cnn"]).models[0].model_extra == {}
+    assert Recipe.load("demo", ["model.name=mlp"]).models[0].model_extra == {"hidden": [64]}
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("splt.kind=classes", r'no setting "splt" in the top level\. Did you mean "split"\?'),
+        (
+            "split.clases_per_client=3",
+            r'no setting "clases_per_client" in \[split\]\. Did you mean "classes_per_client"\?',
+        ),
+        ("classes_per_client=3", r"Did you mean split\.classes_per_client\?"),
+        ("zzz=3", r'no setting "zzz" in the top level\. There are: clients'),
+        ("rule=suva", r'rule: there is no rule "suva"\. Did you mean "suwa"\? There are: .*alone.*\.$'),
+        (
+            "rule=trust",
+            r"rule: trust compares classes within the clients' label sets.* set wire\.labels to set or counts",
+        ),
+        ("rule.tau=-1", r"rule\.tau: input should be greater than or equal to 0 \(given: -1\)\."),
+        ("rule.taw=1", r"rule\.tau: field required"),
+        ("clients=0", r"clients: input should be greater than or equal to 1 \(given: 0\)\."),
+        ("clients=many", r"clients: .*valid integer.*\(given: 'many'\)\."),
+        (
+            "engine.cpus=2",
+            r'engine: cpus is no setting of "local", which has mode, precision, device, workers and store\.',
+        ),
+        ("engine.name=rey", r'engine\.name: there is no engine "rey"\. Did you mean "ray"\?'),
+        ("public.samples=0", r"public\.samples: .*\(given: 0\)\."),
+        ("split.kind=iid", r"split\.kind: input should be 'classes', 'dirichlet' or 'homogeneous' \(given: 'iid'\)\."),
+        ("data.name=cifra10", r'data: there is no data set "cifra10"'),
+        ("data={source='a.b:c', path='x'}", r"data: path goes with name"),
+        ("data.source=a.b:c", r"data: give either name or source\."),
+        ("model.name=mpl", r'model: there is no model "mpl"\. Did you mean "mlp"\?'),
+        ("model=[]", r"model: the list of models is empty\."),
+        ("train.optimizer=adm", r'train\.optimizer: there is no optimizer "adm"'),
+        ("wire.up=float8", r'wire\.up: there is no codec "float8"'),
+        ("wire={form='density', up='uint4'}", r"wire: the form density sends logits: up must be float32 or float16"),
+        ("wire={form='density', delta=true}", r"wire: the form density sends logits: .* and delta false"),
+        ("engine.device=gpu", r"engine\.device: input should be 'auto', 'cpu', 'cuda' or 'mps' \(given: 'gpu'\)\."),
+        ("engine.name=cloud", r'engine\.name: there is no engine "cloud"'),
+        ("participation.fraction=1.5", r"participation\.fraction: .* less than or equal to 1 \(given: 1\.5\)\."),
+        ("density.holdout=1", r"density\.holdout: .*less than 1"),
+        ("density.kind=kernels", r'density\.kind: there is no density "kernels"\. Did you mean "kernel"\?'),
+        ("rounds", r'--set takes key=value.*not "rounds"\.'),
+        ("=3", r'--set takes key=value.*not "=3"\.'),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_with_its_key(override: str, sentence: str) -> None:
+    with pytest.raises(TrustmixError, match=sentence) as caught:
+        Recipe.load("demo", [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_where_label_sets_are_shared_the_rule_is_trust_unless_another_is_named() -> None:
+    assert Recipe.load("fashion").rule == "suwa"
+    assert Recipe.load("fashion", ["wire.labels=set"]).rule == "trust"
+    assert Recipe.load("fashion", ["wire.labels=counts", "rule=uwa"]).rule == "uwa"
+
+
+@pytest.mark.parametrize("other", ["density.kind=kernel", "density.standardise=true"])
+def test_the_form_density_sends_the_papers_density_and_no_other(other: str) -> None:
+    with pytest.raises(TrustmixError, match=r"wire: the form density sends the Gaussians .* set wire\.form = scores"):
+        Recipe.load("demo", ["wire.form=density", other])
+
+
+def test_a_recipe_that_cannot_be_found_or_read_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(TrustmixError, match=r'no recipe "fashoin".*Did you mean "fashion"'):
+        Recipe.load("fashoin")
+    (tmp_path / "photo.png").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(TrustmixError, match=r"photo\.png is not a TOML file"):
+        Recipe.load(tmp_path / "photo.png")
+    (tmp_path / "broken.toml").write_text("clients = = 3")
+    with pytest.raises(TrustmixError, match=r"broken\.toml is not valid TOML"):
+        Recipe.load(tmp_path / "broken.toml")
+    (tmp_path / "no_data.toml").write_text("clients = 3")
+    with pytest.raises(TrustmixError, match=r"no_data\.toml: data: field required"):
+        Recipe.load(tmp_path / "no_data.toml")

@@ -1,0 +1,294 @@
+"""Runs and their directories: repeatable, resumable after any death, and careful with what is already there."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+import trustmix as tm
+from trustmix import Recipe, TrustmixError
+from trustmix.experiment.run_directory import RunDirectory
+from trustmix.federation import ProgressEvent
+
+SMALL = ["clients=6", "rounds=5", "split.samples_per_client=40", "public.samples=60", "train.public_epochs=1"]
+COMMAND = [sys.executable, "-m", "trustmix.cli", "run", "demo", *(part for s in SMALL for part in ("--set", s))]
+
+
+def small(*overrides: str) -> Recipe:
+    return Recipe.load("demo", [*SMALL, *overrides])
+
+
+def numbers(folder: Path) -> list[dict[str, Any]]:
+    """All of a run's record but its times."""
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def trust(folder: Path) -> dict[str, bytes]:
+    """What a run wrote down of whom its teachers trusted."""
+    return {file.name: file.read_bytes() for file in sorted((folder / "trust").iterdir())}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "undisturbed"
+    tm.run(small(), out=folder)
+    return folder
+
+
+def test_a_run_directory_is_the_record(undisturbed: Path) -> None:
+    written = Recipe.load(undisturbed / "recipe.toml")
+    assert written.model_copy(update={"engine": small().engine}) == small()
+    assert "auto" not in written.engine.model_dump().values()
+    lines, summary = numbers(undisturbed), json.loads((undisturbed / "summary.json").read_text())
+    assert [line["round"] for line in lines] == [1, 2, 3, 4, 5]
+    for line in lines:
+        assert line["accuracy_mean"] == pytest.approx(np.mean(list(line["accuracy"].values())))
+        assert line["local_accuracy_mean"] == pytest.approx(np.mean(list(line["local_accuracy"].values())))
+        assert set(line["accuracy"]) == set(line["participants"]) == {str(i) for i in range(6)}
+        assert 1 / 6 <= line["concentration"] <= 1
+    assert summary["best_accuracy"] == max(line["accuracy_mean"] for line in lines)
+    assert summary["best_round"] == 1 + int(np.argmax([line["accuracy_mean"] for line in lines]))
+    assert summary["final_accuracy"] == lines[-1]["accuracy_mean"]
+    assert sorted(file.stem for file in (undisturbed / "models").glob("*.safetensors")) == [str(i) for i in range(6)]
+
+
+def test_the_final_models_are_those_that_were_evaluated(undisturbed: Path) -> None:
+    data = tm.data.load("digits")
+    model = tm.models.mlp(data.shape, data.classes, hidden=[64])
+    model.load_state_dict(load_file(undisturbed / "models" / "3.safetensors"))
+    accuracy = float((model(data.test.inputs).argmax(1) == data.test.labels).double().mean())
+    assert accuracy == pytest.approx(numbers(undisturbed)[-1]["accuracy"]["3"])
+
+
+def test_the_same_recipe_twice_gives_the_same_record_but_for_times(undisturbed: Path, tmp_path: Path) -> None:
+    tm.run(small(), out=tmp_path / "again")
+    assert numbers(tmp_path / "again") == numbers(undisturbed)
+    tm.run(small("seed=1"), out=tmp_path / "other")
+    assert numbers(tmp_path / "other") != numbers(undisturbed)
+
+
+def test_a_run_without_a_directory_gives_the_same_history(undisturbed: Path) -> None:
+    history = tm.run(small())
+    assert [line.accuracy for line in history.rounds] == [line["accuracy"] for line in numbers(undisturbed)]
+
+
+def test_killed_at_random_moments_a_run_ends_in_the_same_numbers(undisturbed: Path, tmp_path: Path) -> None:
+    """kill -9 of a real process, again and again, then let it finish."""
+    folder, luck = tmp_path / "killed", random.Random(7)
+    deaths, committed = 0, set()
+    for _ in range(4):
+        process = subprocess.Popen([*COMMAND, "--out", str(folder), "--resume"], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for _ in range(luck.randint(2, 4)):
+            process.stdout.readline()  # a line is printed as a round begins
+        time.sleep(luck.uniform(0.0, 0.2))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        deaths += process.returncode == -signal.SIGKILL
+        committed.add(RunDirectory(folder).checkpoint.load().exchange)
+    assert deaths >= 2
+    assert len(committed) >= 2
+    subprocess.run([*COMMAND, "--out", str(folder), "--resume", "--quiet"], check=True)
+    assert numbers(folder) == numbers(undisturbed)
+    assert trust(folder) == trust(undisturbed)
+    summaries = [json.loads((f / "summary.json").read_text()) for f in (folder, undisturbed)]
+    assert summaries[0]["best_accuracy"] == summaries[1]["best_accuracy"]
+
+
+@pytest.mark.parametrize("point", range(0, 36, 5))
+def test_interrupted_at_any_client_a_run_ends_in_the_same_numbers(
+    undisturbed: Path, tmp_path: Path, point: int
+) -> None:
+    moments = 0
+
+    def interrupt(moment: ProgressEvent) -> None:
+        nonlocal moments
+        moments += 1
+        if moments > point:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tm.run(small(), out=tmp_path / "cut", watch=interrupt)
+    assert not (tmp_path / "cut" / "summary.json").exists()
+    tm.run(small(), out=tmp_path / "cut", resume=True)
+    assert numbers(tmp_path / "cut") == numbers(undisturbed)
+    assert trust(tmp_path / "cut") == trust(undisturbed)
+
+
+def test_a_torn_last_line_is_told_again(undisturbed: Path, tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop_in_round_4(moment: ProgressEvent) -> None:
+        if moment.round == 4:
+            raise StopError
+
+    with pytest.raises(StopError):
+        tm.run(small(), out=tmp_path / "torn", watch=stop_in_round_4)
+    file = tmp_path / "torn" / "rounds.jsonl"
+    file.write_bytes(file.read_bytes() + b'{"round": 3, "meth')
+    tm.run(small(), out=tmp_path / "torn", resume=True)
+    assert numbers(tmp_path / "torn") == numbers(undisturbed)
+
+
+def test_ctrl_c_exits_130_and_says_how_to_go_on(undisturbed: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--out", str(tmp_path / "cc")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors == "Stopped. The same command with --resume goes on from the last finished round.\n"
+    tm.run(small(), out=tmp_path / "cc", resume=True)
+    assert numbers(tmp_path / "cc") == numbers(undisturbed)
+
+
+FULL_DISK = """
+set -e
+mount -t tmpfs -o size=500k none "$1"
+shift
+"$@" || code=$?
+cp -r "$DISK" "$KEEP"
+exit ${code:-0}
+"""
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(undisturbed: Path, tmp_path: Path) -> None:
+    """The run directory lies on a real file system that is too small for it."""
+    disk, keep = tmp_path / "disk", tmp_path / "kept"
+    disk.mkdir()
+    namespace = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    result = subprocess.run(
+        [*namespace, "bash", "-c", FULL_DISK, "bash", str(disk), *COMMAND, "--out", str(disk / "run"), "--quiet"],
+        env={**os.environ, "DISK": str(disk / "run"), "KEEP": str(keep)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("Error: Could not write ")
+    assert "No space left on device. What was there before is untouched." in result.stderr
+    assert result.stderr.count("\n") == 1
+    tm.run(small(), out=keep, resume=True)
+    assert numbers(keep) == numbers(undisturbed)
+
+
+def test_a_directory_that_is_not_ours_to_write_is_left_alone(undisturbed: Path, tmp_path: Path) -> None:
+    before = numbers(undisturbed)
+    with pytest.raises(TrustmixError, match="holds a run already; add --resume to go on with it or --overwrite"):
+        tm.run(small(), out=undisturbed)
+    with pytest.raises(TrustmixError, match=r"begun with seed = 0, and this recipe has seed = 9"):
+        tm.run(small("seed=9"), out=undisturbed, resume=True)
+    with pytest.raises(TrustmixError, match="give one of them"):
+        tm.run(small(), out=undisturbed, resume=True, overwrite=True)
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(TrustmixError, match=r"thesis\.txt is a file"):
+        tm.run(small(), out=tmp_path / "thesis.txt")
+    for flags in ({}, {"resume": True}, {"overwrite": True}):
+        with pytest.raises(TrustmixError, match="holds other files"):
+            tm.run(small(), out=tmp_path, **flags)  # type: ignore[arg-type]
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+    assert numbers(undisturbed) == before
+
+
+def test_resuming_a_finished_run_only_tells_it_again(undisturbed: Path) -> None:
+    history = tm.run(small(), out=undisturbed, resume=True)
+    assert len(history.rounds) == 5
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    tm.run(small("rounds=1"), out=tmp_path / "run")
+    (tmp_path / "run" / "rounds.jsonl").write_text("no json\n")
+    with pytest.raises(TrustmixError, match=r"rounds\.jsonl tells no round .*: no json"):
+        tm.run(small("rounds=1"), out=tmp_path / "run", resume=True)
+
+
+def test_overwrite_starts_anew(tmp_path: Path) -> None:
+    tm.run(small("rounds=2"), out=tmp_path / "run")
+    tm.run(small("rounds=1", "seed=4"), out=tmp_path / "run", overwrite=True)
+    assert len(numbers(tmp_path / "run")) == 1
+    assert list(trust(tmp_path / "run")) == ["000001.safetensors", "samples.safetensors"]
+
+
+def test_two_processes_cannot_run_in_one_directory(tmp_path: Path) -> None:
+    def second_process(moment: ProgressEvent) -> None:
+        with pytest.raises(TrustmixError, match="Another process is running"):
+            tm.run(small(), out=tmp_path / "run", resume=True)
+
+    tm.run(small("rounds=5"), out=tmp_path / "run", watch=second_process)
+
+
+def test_a_recipe_that_cannot_run_leaves_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(TrustmixError, match="12, but the data have 10"):
+        tm.run(small("split.classes_per_client=12"), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_kind_of_split_model_form_and_rule_runs() -> None:
+    mixed = [{"name": "mlp", "hidden": [16]}, {"name": "cnn", "width": 4}]
+    for changes in (
+        ["split.kind=dirichlet", "rule=uwa"],
+        ["split.kind=homogeneous", "rule=avg", "wire.form=density"],
+        ["rule=most-confident", "wire.up=float16", "wire.down=uint8"],
+        ["wire.up=uint4", "wire.delta=true", "rounds=2"],
+        ["rule.tau=0.5", "participation.fraction=0.5", "train.optimizer=sgd"],
+        ["faults.crash=0.2", "participation.quorum=0.1"],
+    ):
+        recipe = Recipe.load(small("rounds=1").model_dump(exclude_none=True) | {"model": mixed}, changes)
+        assert tm.run(recipe).best_accuracy is not None
+
+
+def test_the_data_may_bring_their_own_public_set(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 5)).astype(np.float32), np.arange(200) % 4
+    arrays: dict[str, Any] = {"x_train": x, "y_train": y, "x_test": x[:40], "y_test": y[:40], "x_public": x[:50] + 1}
+    np.savez(tmp_path / "mine.npz", **arrays)
+    fields = {"data": {"name": "npz", "path": str(tmp_path / "mine.npz")}, "clients": 3, "rounds": 1}
+    recipe = fields | {"split": {"samples_per_client": 20}, "public": {"samples": 30}}
+    assert tm.run(recipe).rounds[0].teacher_accuracy is None
+    with pytest.raises(TrustmixError, match="51, but the public set has 50"):
+        tm.run(recipe | {"public": {"samples": 51}})
+
+
+def test_homogeneous_clients_gain_from_one_round_of_talking() -> None:
+    shared = ["split.kind=homogeneous", "clients=10", "rounds=1", "public.samples=400", "train.public_epochs=20"]
+    alone, together = (
+        tm.run(Recipe.load("demo", [*shared, f"rule={rule}"])).best_accuracy for rule in ("alone", "avg")
+    )
+    assert together > alone + 0.05  # type: ignore[operator]
+
+
+def test_label_sets_reach_the_rule_by_the_wire(tmp_path: Path) -> None:
+    sharing = {
+        kind: tm.run(small(f"wire.labels={kind}", "split.classes_per_client=4", "rule=trust"), out=tmp_path / kind)
+        for kind in ("set", "counts")
+    }
+    without = tm.run(small("rule=avg", "split.classes_per_client=4"), out=tmp_path / "avg")
+    for history in sharing.values():
+        assert history.rounds[-1].failed == {}
+        assert (history.rounds[0].teacher_accuracy or 0) > (without.rounds[0].teacher_accuracy or 0)
+        assert history.rounds[0].bytes_up > without.rounds[0].bytes_up
+
+
+def test_classes_that_nobody_can_compare_are_refused_before_training(tmp_path: Path) -> None:
+    recipe = small("wire.labels=set", "clients=5", "rule=coupling")  # two classes each, a deck of ten: five islands
+    with pytest.raises(TrustmixError, match="no chain of clients that share a class leads from class"):
+        tm.run(recipe, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "rounds.jsonl").exists()

@@ -1,0 +1,118 @@
+"""Run and sweep directories as runs leave them, written through the classes that runs use, without training."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trustmix import Recipe, storage
+from trustmix.aggregation.weighted_average import Accumulator
+from trustmix.callbacks.trust_log import SHOWN, RoundTrust
+from trustmix.experiment.previews import thumbnails
+from trustmix.experiment.run_directory import RunDirectory
+from trustmix.experiment.sweep import expand_grid, slug
+from trustmix.federation import History, Round
+
+WORTH = {"alone": 0.2, "reference": 0.9, "avg": 0.5, "uwa": 0.7, "suwa": 0.75}
+TAU = {"avg": 0.0, "uwa": 1.0, "suwa": 0.25}
+
+WriteRun = Callable[..., RunDirectory]
+WriteSweep = Callable[..., Path]
+
+
+def write_run(
+    folder: Path, overrides: Sequence[str] = (), *, failed: Mapping[int, Mapping[str, str]] | None = None
+) -> RunDirectory:
+    """A finished run of the demo's recipe with these changes; accuracy grows to what the rule is worth."""
+    recipe = Recipe.load("demo", list(overrides))
+    rng = np.random.default_rng(recipe.seed)
+    record = RunDirectory(folder)
+    rule, classes = str(recipe.rule), 10
+    held = {str(i): [i % classes, (3 * i + 1) % classes] for i in range(recipe.clients)}
+    with record.begin(recipe, overwrite=False):
+        for number in range(1, recipe.rounds + 1):
+            grown = WORTH.get(rule, 0.4) * (1 - 0.7**number) + 0.01 * recipe.split.classes_per_client
+            accuracy = {client: float(np.clip(grown + rng.normal(0, 0.02), 0, 1)) for client in held}
+            talks = rule in TAU
+            line = Round(
+                number,
+                rule,
+                accuracy_mean=float(np.mean(list(accuracy.values()))),
+                accuracy=accuracy,
+                local_accuracy_mean=0.9,
+                local_accuracy={client: 0.9 + 0.05 * rng.random() for client in held},
+                nll_mean=2.0 / number,
+                ece_mean=0.3 / number,
+                teacher_accuracy=grown if talks else None,
+                teacher_nll=1.5 / number if talks else None,
+                teacher_ece=0.2 / number if talks else None,
+                concentration=0.25 if talks else None,
+                effective_clients=4.0 if talks else None,
+                density_auc=0.8 if talks else None,
+                bytes_up=100_000 * talks,
+                bytes_down=80_000 * talks,
+                participants=list(held),
+                failed=dict((failed or {}).get(number, {})),
+            )
+            if talks:
+                statement(number, held, TAU[rule], rng).save(folder / "trust")
+            record.append(line)
+        if rule in TAU:
+            write_samples(folder, held, rng)
+        (folder / "checkpoint" / "clients").mkdir(parents=True)
+        record.finish(History(record.rounds()))
+    return record
+
+
+def statement(number: int, held: Mapping[str, Sequence[int]], tau: float, rng: np.random.Generator) -> RoundTrust:
+    clients, classes = len(held), 10
+    shares = Accumulator(tau).shares(rng.normal(0, 10, (clients, SHOWN)))
+    trust = rng.random((clients, classes)) / clients
+    for row, own in enumerate(held.values()):
+        trust[row, list(own)] += 0.1
+    return RoundTrust(
+        round=number,
+        clients=list(held),
+        weighed=True,
+        trust=torch.from_numpy(trust).to(torch.float16),
+        shares=shares.to(torch.float16),
+        votes=torch.from_numpy(rng.integers(0, classes, (clients, SHOWN))).to(torch.int32),
+        teacher=torch.from_numpy(rng.dirichlet(np.ones(classes) / 3, SHOWN)).to(torch.float16),
+    )
+
+
+def write_samples(folder: Path, held: Mapping[str, Sequence[int]], rng: np.random.Generator) -> None:
+    images = thumbnails(torch.from_numpy(rng.random((SHOWN, 3, 32, 32))))
+    labels = rng.integers(0, 10, SHOWN)
+    facts: dict[str, Any] = {
+        "classes": [f"class {i}" for i in range(10)],
+        "labels": labels.tolist(),
+        "held": dict(held),
+    }
+    storage.write_tensors(folder / "trust" / "samples.safetensors", {"images": images}, facts)
+
+
+@pytest.fixture(scope="session")
+def run_directory() -> WriteRun:
+    return write_run
+
+
+def write_sweep(folder: Path, over: Mapping[str, Sequence[Any]], seeds: int = 1, overrides: Sequence[str] = ()) -> Path:
+    """A finished sweep, as `trustmix sweep` lays it out."""
+    runs = expand_grid("demo", over, seeds, overrides)
+    recipes = {run.name: run.recipe.model_dump(mode="json", exclude_none=True) for run in runs}
+    storage.write_json(folder / "sweep.json", {"over": dict(over), "seeds": list(range(seeds)), "runs": recipes})
+    for values, seed in product(product(*over.values()), range(seeds)):
+        settings = dict(zip(over, values, strict=True))
+        changes = [f"{key}={value}" for key, value in settings.items()]
+        write_run(folder / slug(settings) / f"seed-{seed}", [*overrides, *changes, f"seed={seed}"])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sweep_directory() -> WriteSweep:
+    return write_sweep
