@@ -1,7 +1,7 @@
 """Many runs of one recipe: every combination of the swept values with every seed, and a table of what came out.
 
-Each is an ordinary run directory, DIR/<cell>/seed-<n>, played by a process of its own (`sweep_worker`), so that one that
-dies hurts no other. The cores are shared out evenly: with J runs side by side each gets cores // J threads (by
+Each is an ordinary run directory, DIR/<cell>/seed-<n>, played by a process of its own (`sweep_worker`): one that dies
+hurts no other. The cores are shared out evenly: with J runs side by side each gets cores // J threads (by
 OMP_NUM_THREADS) and, where its recipe leaves it open, as many workers, which the run settles as it begins.
 """
 
