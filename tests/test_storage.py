@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from trustmix import Checkpoint, StorageError, TrustmixError
-from trustmix.registry import Registry
 from trustmix.storage import lock_directory, read_bytes, read_json, read_tensors, write_bytes, write_json, write_tensors
 
 
@@ -46,13 +45,6 @@ def test_a_foreign_file_in_the_checkpoints_place_is_refused(tmp_path: Path) -> N
     write_json(tmp_path / "server.json", {"something": "else"})
     with pytest.raises(StorageError, match="not a checkpoint of trustmix"):
         Checkpoint(tmp_path).load()
-
-
-def test_a_name_is_registered_once() -> None:
-    registry = Registry[int]("number")
-    registry.register("one")(1)
-    with pytest.raises(ValueError, match='The number "one" is registered already'):
-        registry.register("one")(2)
 
 
 def test_a_folder_is_held_by_one_and_others_are_refused_or_wait(tmp_path: Path) -> None:
