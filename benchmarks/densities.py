@@ -8,11 +8,11 @@ import sys
 from typing import Any
 
 import torch
+from trustmix.aggregation.rules import TAU_BY_RULE, Aggregator
 
 from trustmix import Client, Federation
-from trustmix.aggregation.rules import TAU_BY_RULE, Aggregator
+from trustmix.aggregation import Accumulator
 from trustmix.aggregation.trust import Trust
-from trustmix.aggregation.weighted_average import Accumulator
 from trustmix.density.estimators import DENSITIES, standardize_scores
 from trustmix.density.gaussians import percentile_ranks, roc_auc
 from trustmix.engines import LocalEngine
@@ -24,7 +24,7 @@ from trustmix.federation.scoring import score_inputs
 
 def first_stage(recipe: Recipe) -> tuple[Federation, list[tuple[Client, Any]]]:
     """A federation, and each client with its live state after it has trained on its private data."""
-    _, federation = build_federation(recipe)
+    experiment = build_federation(recipe)
     assert isinstance(federation.engine, LocalEngine)
     lives = [(client, client._resume(1)) for client in federation.engine.members]
     for client, live in lives:

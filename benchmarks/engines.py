@@ -41,7 +41,7 @@ def rounds(recipe: str = "demo") -> list[dict[str, Any]]:
         for name, settings in ENGINES.items():
             begin = time.perf_counter()
             wanted = Recipe.load(recipe, [*settings, "engine.precision=float32", f"rounds={ROUNDS}"])
-            _, federation = build_federation(wanted, RunDirectory(folder / name))
+            experiment = build_federation(wanted, RunDirectory(folder / name))
             stack.enter_context(closing(federation.engine))
             plays[name] = federation.play(ROUNDS)
             accuracy[name].append(next(plays[name]).accuracy_mean)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 import trustmix as tm
-from trustmix.aggregation.rules import RULES
 
 
 @RULES.register("believe-the-sure")

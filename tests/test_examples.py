@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from trustmix.aggregation.rules import RULES
-
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

@@ -10,8 +10,7 @@
 
 from importlib.metadata import version
 
-from trustmix.aggregation.coupling import Coupling, couple
-from trustmix.aggregation.weighted_average import Accumulator, Teacher, mix
+from trustmix.aggregation import Accumulator, Aggregator, Coupling, SumAggregator, Teacher, Upload, couple, mix
 from trustmix.data import Dataset, Labelled
 from trustmix.density.gaussians import ClassGaussians
 from trustmix.engines import LocalEngine
@@ -20,12 +19,25 @@ from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run import run
 from trustmix.experiment.saved_models import load_model
 from trustmix.experiment.sweep import sweep
-from trustmix.federation import Checkpoint, Client, Federation, History, Participation, Public, Round, Training
+from trustmix.federation import (
+    Callback,
+    Checkpoint,
+    Client,
+    Federation,
+    History,
+    Method,
+    Participation,
+    Public,
+    Round,
+    Training,
+)
 
 __version__ = version("trustmix")
 
 __all__ = [
     "Accumulator",
+    "Aggregator",
+    "Callback",
     "Checkpoint",
     "ClassGaussians",
     "Client",
@@ -35,14 +47,17 @@ __all__ = [
     "History",
     "Labelled",
     "LocalEngine",
+    "Method",
     "Participation",
     "Public",
     "Recipe",
     "Round",
     "StorageError",
+    "SumAggregator",
     "Teacher",
     "Training",
     "TrustmixError",
+    "Upload",
     "couple",
     "load_model",
     "mix",

@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from trustmix.errors import TrustmixError
 
 AnyArray: TypeAlias = np.ndarray[Any, Any] | torch.Tensor
+ArrayLike: TypeAlias = npt.ArrayLike | torch.Tensor
+"""What functions on arrays take: NumPy arrays, torch tensors, and lists of numbers."""
 A = TypeVar("A", np.ndarray[Any, Any], torch.Tensor)
 
 
@@ -42,6 +45,22 @@ class ArraySpec:
         """The tensor as an array of this kind."""
         tensor = tensor.to(dtype=self.dtype, device=self.device)
         return tensor.numpy() if self.package == "numpy" else tensor
+
+    def to_tensor(self) -> torch.Tensor:
+        """The library and the floating type as a tensor of bytes, as a saved state holds them.
+
+        >>> ArraySpec.from_tensor(ArraySpec("numpy", torch.float16).to_tensor())
+        ArraySpec(package='numpy', dtype=torch.float16, device='cpu')
+        """
+        return text_to_tensor(f"{self.package} {str(self.dtype).removeprefix('torch.')}")
+
+    @classmethod
+    def from_tensor(cls, tensor: torch.Tensor) -> "ArraySpec":
+        """The spec of `to_tensor`, on the CPU."""
+        package, _, dtype = tensor_to_text(tensor).partition(" ")
+        if package not in ("numpy", "torch") or dtype not in ("float16", "bfloat16", "float32", "float64"):
+            raise TrustmixError(f'"{package} {dtype}" is no kind of array.')
+        return cls(package, getattr(torch, dtype))
 
 
 def to_finite_tensor(array: Any, name: str) -> torch.Tensor:
@@ -91,3 +110,17 @@ def format_shape(tensor: torch.Tensor) -> str:
     '(4, 10)'
     """
     return str(tuple(tensor.shape))
+
+
+def text_to_tensor(text: str) -> torch.Tensor:
+    """A text as a tensor of its UTF-8 bytes, for states that are tensors only.
+
+    >>> tensor_to_text(text_to_tensor("north"))
+    'north'
+    """
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def tensor_to_text(tensor: torch.Tensor) -> str:
+    """The text of `text_to_tensor`."""
+    return bytes(tensor.tolist()).decode()

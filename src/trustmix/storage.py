@@ -131,3 +131,17 @@ def _take(handle: int, folder: Path, wait: bool) -> None:
         raise TrustmixError(f"Another process is running in {folder}; wait for it, or use another one.") from error
     except OSError as error:
         raise StorageError(f"Could not lock the directory {folder}: {error.strerror}.") from error
+
+
+def check_format(found: Any, supported: int, source: str) -> None:
+    """Refuse a file of a newer format than this version reads.
+
+    >>> check_format(2, 1, "run/recipe.toml")
+    Traceback (most recent call last):
+    ...
+    trustmix.errors.StorageError: run/recipe.toml has format 2; this version of trustmix reads format 1: upgrade it.
+    """
+    if not isinstance(found, int) or found > supported:
+        raise StorageError(
+            f"{source} has format {found}; this version of trustmix reads format {supported}: upgrade it."
+        )

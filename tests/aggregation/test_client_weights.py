@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustmix.aggregation.client_weights import Weighing, vote_agreement_weights
-from trustmix.aggregation.rules import RULES
-from trustmix.aggregation.weighted_average import Accumulator, mix
+from trustmix.aggregation import Upload, client_weights, mix, vote_agreement_weights
+from trustmix.federation import METHODS
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.25, 1.0, math.inf]), st.integers(1, 6))
@@ -18,13 +17,13 @@ def test_predictions_weighed_by_shares_are_the_teacher(seed: int, tau: float, cl
     rng = np.random.default_rng(seed)
     predictions = rng.dirichlet(np.ones(3), (clients, 4))
     scores = rng.normal(0, 30, (clients, 4)).round()  # rounded, so that some are equal
-    shares, teacher = Accumulator(tau).shares(scores).numpy(), mix(predictions, scores, tau=tau)
+    shares, teacher = client_weights(scores, tau).numpy(), mix(predictions, scores, tau=tau)
     assert np.allclose((shares[:, :, None] * predictions).sum(0), teacher.probabilities)
     assert np.allclose((shares**2).sum(0), teacher.concentration)
 
 
 def test_infinite_scores_leave_a_share_for_everybody_who_has_the_same() -> None:
-    shares = Accumulator(1.0).shares([[-math.inf, 0.0], [-math.inf, math.inf]])
+    shares = client_weights([[-math.inf, 0.0], [-math.inf, math.inf]], 1.0)
     assert shares.tolist() == [[0.5, 0.0], [0.5, 1.0]]
 
 
@@ -40,6 +39,28 @@ def test_agreement_is_shared_alike_by_those_who_agree(seed: int) -> None:
         assert shares[:, sample].max().item() == pytest.approx(wanted)
 
 
-def test_rules_that_weigh_by_scores_say_so() -> None:
-    assert all(isinstance(RULES.get(name)(), Weighing) for name in ("avg", "uwa", "suwa", "most-confident"))
-    assert not isinstance(RULES.get("fedmd")(), Weighing)
+@pytest.mark.parametrize("name", ["avg", "uwa", "suwa", "most-confident", "trust"])
+def test_rules_with_weights_show_them_in_the_tracked_samples(name: str) -> None:
+    rng = np.random.default_rng(1)
+    rule = METHODS.get(name).make_aggregator()
+    rule.track(torch.tensor([4, 0]))
+    scores = rng.normal(0, 3, (3, 6))
+    for client, score in enumerate(scores):
+        counts, ranks = np.array([1, 1]), rng.random(6)
+        rule.update(Upload.from_arrays(str(client), np.full((6, 2), 0.5), score, class_counts=counts, ranks=ranks))
+    weights = rule.client_weights()
+    assert weights is not None
+    assert list(weights) == ["0", "1", "2"]
+    assert torch.allclose(torch.stack(list(weights.values())).sum(0), torch.ones(2, dtype=torch.float64))
+    tau = METHODS.get(name).tau
+    if tau is not None:
+        assert torch.allclose(torch.stack(list(weights.values())), client_weights(scores, tau)[:, [4, 0]])
+
+
+def test_rules_without_weights_and_samples_that_are_not_tracked_have_none() -> None:
+    for name, tracked in (("fedmd", True), ("suwa", False)):
+        rule = METHODS.get(name).make_aggregator()
+        if tracked:
+            rule.track(torch.tensor([0]))
+        rule.update(np.array([[0.5, 0.5]]))
+        assert rule.client_weights() is None

@@ -1,6 +1,6 @@
 """What one client can do to a teacher is bounded: by rank, by share, and by what the others say."""
 
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trustmix import TrustmixError
+from trustmix.aggregation import Accumulator, Aggregator, Median, StateDict, Teacher, Upload
 from trustmix.aggregation.guard import (
     MAX_MADS,
     Guard,
@@ -19,13 +20,11 @@ from trustmix.aggregation.guard import (
     rank_confidence,
     regret_weights,
 )
-from trustmix.aggregation.rules import RULES
-from trustmix.aggregation.weighted_average import Accumulator, Teacher
-from trustmix.methods.registry import ROBUST
+from trustmix.federation import METHODS
 
 SAMPLES, CLASSES = 120, 6
 TRUTH = torch.arange(SAMPLES) % CLASSES
-GUARDED_RULES = [name for name in RULES.names() if name not in ROBUST]
+GUARDED_RULES = [n for n in METHODS.names() if METHODS.get(n).aggregator and METHODS.get(n).guardable]
 
 
 def expert(classes: list[int], seed: int) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def expert(classes: list[int], seed: int) -> dict[str, Any]:
     scores = torch.where(known, -5.0, -20.0) + torch.randn(SAMPLES, generator=luck)
     held = torch.isin(torch.arange(CLASSES), torch.tensor(classes)).long()
     ranks = torch.where(known, torch.rand(SAMPLES, generator=luck), 0.0)
-    return {"predictions": torch.softmax(logits, 1), "scores": scores, "classes": held, "ranks": ranks}
+    return {"predictions": torch.softmax(logits, 1), "scores": scores, "class_counts": held, "ranks": ranks}
 
 
 HONEST = [expert([i % CLASSES, (i + 1) % CLASSES, (i + 3) % CLASSES], i) for i in range(11)]
@@ -48,13 +47,13 @@ def lie(**changes: Any) -> dict[str, Any]:
     """Full confidence in a wrong class, everywhere, as loudly as can be."""
     wrong = torch.nn.functional.one_hot((TRUTH + 2) % CLASSES, CLASSES).float()
     loud = {"predictions": wrong, "scores": torch.full((SAMPLES,), 1e9), "ranks": torch.ones(SAMPLES)}
-    return {**loud, "classes": torch.ones(CLASSES), **changes}
+    return {**loud, "class_counts": torch.ones(CLASSES), **changes}
 
 
-def teacher(rule: Any, uploads: list[dict[str, Any]]) -> Teacher[torch.Tensor]:
+def teacher(rule: Aggregator, uploads: list[dict[str, Any]]) -> Teacher[torch.Tensor]:
     for index, upload in enumerate(uploads):
-        rule.add(**upload, name=str(index))
-    return rule.finish()  # type: ignore[no-any-return]
+        rule.update(Upload.from_arrays(str(index), **upload))
+    return rule.compute()
 
 
 def accuracy(found: Teacher[torch.Tensor]) -> float:
@@ -63,19 +62,22 @@ def accuracy(found: Teacher[torch.Tensor]) -> float:
 
 @pytest.mark.parametrize("name", GUARDED_RULES)
 def test_one_client_with_an_inflated_score_cannot_own_a_sample(name: str) -> None:
-    clean = accuracy(teacher(GuardedAggregator(RULES.get(name)), HONEST))
-    assert accuracy(teacher(GuardedAggregator(RULES.get(name)), [*HONEST, lie()])) >= clean - 0.01
+    clean = accuracy(teacher(GuardedAggregator(METHODS.get(name).make_aggregator()), HONEST))
+    assert accuracy(teacher(GuardedAggregator(METHODS.get(name).make_aggregator()), [*HONEST, lie()])) >= clean - 0.01
 
 
 @pytest.mark.parametrize("name", ["uwa", "suwa", "most-confident"])
 def test_without_the_guard_it_owns_every_sample(name: str) -> None:
-    assert accuracy(teacher(RULES.get(name)(), [*HONEST, lie()])) == 0
+    assert accuracy(teacher(METHODS.get(name).make_aggregator(), [*HONEST, lie()])) == 0
 
 
 @pytest.mark.parametrize("name", GUARDED_RULES)
 def test_among_honest_clients_the_guard_changes_next_to_nothing(name: str) -> None:
-    guarded = GuardedAggregator(RULES.get(name), Guard(cap=1))
-    found, plain = teacher(guarded, HONEST).probabilities, teacher(RULES.get(name)(), HONEST).probabilities
+    guarded = GuardedAggregator(METHODS.get(name).make_aggregator(), Guard(cap=1))
+    found, plain = (
+        teacher(guarded, HONEST).probabilities,
+        teacher(METHODS.get(name).make_aggregator(), HONEST).probabilities,
+    )
     if name in ("suwa", "uwa", "most-confident"):  # a score far above the others' may be lowered a little
         assert torch.equal(found.argmax(1), plain.argmax(1))
         assert float((found - plain).abs().mean()) < 0.01
@@ -87,10 +89,10 @@ def test_among_honest_clients_the_guard_changes_next_to_nothing(name: str) -> No
 @pytest.mark.parametrize(("name", "alone"), [("suwa", [0]), ("suwa", [0, 1]), ("uwa", [0]), ("trust", [0, 1])])
 def test_the_only_expert_of_a_class_keeps_its_say(name: str, alone: list[int]) -> None:
     others = [expert([1 + i % 5, 1 + (i + 1) % 5, 1 + (i + 3) % 5], i) for i in range(10)]
-    guarded = GuardedAggregator(RULES.get(name))
+    guarded = GuardedAggregator(METHODS.get(name).make_aggregator())
     found = teacher(guarded, [*others, expert(alone, 99)])
     assert "weight" not in guarded.report().get("10", {})
-    plain = teacher(RULES.get(name)(), [*others, expert(alone, 99)])
+    plain = teacher(METHODS.get(name).make_aggregator(), [*others, expert(alone, 99)])
     assert accuracy(found) >= accuracy(plain) - 0.01
     right, before = ((one.probabilities.argmax(1) == 0)[TRUTH == 0].double().mean() for one in (found, plain))
     assert float(right) >= float(before) > 0.7
@@ -98,7 +100,7 @@ def test_the_only_expert_of_a_class_keeps_its_say(name: str, alone: list[int]) -
 
 @pytest.mark.parametrize("name", ["avg", "suwa", "uwa", "coupling", "trust"])
 def test_colluding_liars_lose_their_say_and_the_honest_keep_theirs(name: str) -> None:
-    guarded = GuardedAggregator(RULES.get(name))
+    guarded = GuardedAggregator(METHODS.get(name).make_aggregator())
     teacher(guarded, [*HONEST, lie(), lie(), lie()])
     weights = {client: found["weight"] for client, found in guarded.report().items() if "weight" in found}
     assert weights == {"11": 0, "12": 0, "13": 0}
@@ -106,7 +108,7 @@ def test_colluding_liars_lose_their_say_and_the_honest_keep_theirs(name: str) ->
 
 def test_a_client_that_hesitates_is_no_liar() -> None:
     shy = {**HONEST[0], "predictions": 0.3 * HONEST[0]["predictions"] + 0.7 / CLASSES}
-    guarded = GuardedAggregator(RULES.get("suwa"))
+    guarded = GuardedAggregator(METHODS.get("suwa").make_aggregator())
     teacher(guarded, [*HONEST[1:], shy])
     assert not any("weight" in found for found in guarded.report().values())
 
@@ -136,42 +138,43 @@ def test_no_share_exceeds_the_cap_and_smaller_shares_keep_their_proportions(seed
 def test_the_cap_holds_among_those_who_are_left_when_others_are_silenced() -> None:
     """Nobody lifts the cap of a friend by speaking as loudly as it does and being silenced."""
     loud = [{**one, "scores": torch.where(TRUTH.eq(i), -5.0, -60.0)} for i, one in enumerate(HONEST[:CLASSES])]
-    guarded = GuardedAggregator(partial(Accumulator, tau=1.0))
+    guarded = GuardedAggregator(Accumulator(tau=1.0))
+    guarded.track(torch.arange(SAMPLES))
     teacher(guarded, [*loud, lie(scores=loud[0]["scores"])])
     assert guarded.report()[str(CLASSES)]["weight"] == 0
-    portions = guarded.portions()
-    assert portions is not None
-    assert max(float(share.max()) for share in portions.values()) <= Guard().cap + 1e-9
+    weights = guarded.client_weights()
+    assert weights is not None
+    assert max(float(weight.max()) for weight in weights.values()) <= Guard().cap + 1e-9
 
 
 def test_what_a_client_is_held_to_does_not_depend_on_the_cap() -> None:
     """Capping lowers an only expert's scores exactly where it knows best; it must not be judged by those."""
     found = []
     for cap in (0.5, 0.8, 1.0):
-        guarded = GuardedAggregator(partial(Accumulator, tau=1.0), Guard(cap))
+        guarded = GuardedAggregator(Accumulator(tau=1.0), Guard(cap))
         teacher(guarded, [*HONEST, lie()])
         found.append(guarded.report())
     assert found[0] == found[1] == found[2]
 
 
 def test_under_the_rule_of_the_loudest_a_silenced_one_has_no_share() -> None:
-    guarded = GuardedAggregator(RULES.get("most-confident"))
+    guarded = GuardedAggregator(METHODS.get("most-confident").make_aggregator())
+    guarded.track(torch.arange(SAMPLES))
     teacher(guarded, [*HONEST, lie()])
-    portions = guarded.portions()
-    assert portions is not None
-    assert float(portions["11"].max()) == 0
-    assert torch.allclose(sum(portions.values(), torch.zeros(SAMPLES)), torch.ones(SAMPLES, dtype=torch.float64))
+    weights = guarded.client_weights()
+    assert weights is not None
+    assert float(weights["11"].max()) == 0
+    assert torch.allclose(sum(weights.values(), torch.zeros(SAMPLES)), torch.ones(SAMPLES, dtype=torch.float64))
 
 
 def test_a_rule_that_takes_no_weight_leaves_out_who_has_lost_more_than_half() -> None:
     class Mean(Accumulator):
-        def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:
-            super().add(predictions, name=name)
+        takes_weights = False
 
     honest = torch.tensor([[0.9, 0.1]] * 100)
     partly = torch.tensor([[0.0, 1.0]] * 60 + [[0.9, 0.1]] * 40)
     uploads = [{"predictions": said, "scores": torch.zeros(100)} for said in [*[honest] * 6, partly]]
-    weighing, plain = GuardedAggregator(partial(Accumulator, tau=0.0)), GuardedAggregator(Mean)
+    weighing, plain = GuardedAggregator(Accumulator(tau=0.0)), GuardedAggregator(Mean(tau=0.0))
     assert teacher(weighing, uploads).clients == 7
     assert 0 < weighing.report()["6"]["weight"] < 0.5
     assert teacher(plain, uploads).clients == 6
@@ -212,11 +215,12 @@ def test_a_say_is_lost_over_rounds_and_regained_slowly() -> None:
     memory: Any = {}
     says = []
     for upload in [doubtful, doubtful, doubtful, HONEST[0], HONEST[0], HONEST[0], HONEST[0]]:
-        guarded = GuardedAggregator(RULES.get("suwa"))
-        guarded.recall(memory)
+        guarded = GuardedAggregator(METHODS.get("suwa").make_aggregator())
+        guarded.load_state_dict(memory)
         teacher(guarded, [upload, *HONEST[1:]])
-        memory = guarded.memory()
         says.append(guarded.report().get("0", {}).get("weight", 1.0))
+        guarded.reset()
+        memory = guarded.state_dict()
     assert 1 > says[0] > says[1] > says[2] > 0
     assert says[2] < says[3] < says[4] < says[5] <= says[6]
     assert says[6] > 0.7
@@ -226,47 +230,36 @@ def test_a_rule_that_remembers_still_does_under_guard() -> None:
     class Counting(Accumulator):
         rounds = 0
 
-        def recall(self, memory: Any) -> None:
-            self.rounds = int(memory.get("rounds", 0))
+        def load_state_dict(self, state: StateDict) -> None:
+            self.rounds = int(state.get("rounds", 0))
 
-        def memory(self) -> Any:
+        def state_dict(self) -> dict[str, torch.Tensor]:
             return {"rounds": torch.tensor(self.rounds + 1)}
 
     memory: Any = {}
     for _ in range(3):
-        guarded = GuardedAggregator(partial(Counting, 1.0))
-        guarded.recall(memory)
+        guarded = GuardedAggregator(Counting(1.0))
+        guarded.load_state_dict(memory)
         teacher(guarded, HONEST)
-        memory = guarded.memory()
+        guarded.reset()
+        memory = guarded.state_dict()
     assert {key: int(value) for key, value in memory.items()} == {"rule/rounds": 3}
 
 
 def test_a_rule_that_takes_no_weight_hears_a_doubtful_client_fully_or_not_at_all() -> None:
-    class Plain:
-        def __init__(self) -> None:
-            self.names: list[str] = []
-
-        def add(
-            self, predictions: Any, scores: Any = None, *, classes: Any = None, ranks: Any = None, name: str = ""
-        ) -> None:
-            self.names.append(name)
-
-        def finish(self) -> Any:
-            return self.names
-
     for wrong, heard in ((55, True), (70, False)):
         doubtful = {**HONEST[0], "predictions": HONEST[0]["predictions"].clone()}
         doubtful["predictions"][:wrong] = lie()["predictions"][:wrong]
-        rule: Any = GuardedAggregator(Plain)
-        for index, upload in enumerate([doubtful, *HONEST[1:]]):
-            rule.add(upload["predictions"], upload["scores"], name=str(index))
-        assert ("0" in rule.finish()) == heard
+        plain = Median()
+        teacher(GuardedAggregator(plain), [{**one, "class_counts": None} for one in [doubtful, *HONEST[1:]]])
+        assert ("0" in [upload.client for upload in plain.uploads]) == heard
 
 
 def test_few_clients_pass_as_they_are() -> None:
     few = [*HONEST[:3], lie()]
     assert torch.equal(
-        teacher(GuardedAggregator(RULES.get("uwa")), few).probabilities, teacher(RULES.get("uwa")(), few).probabilities
+        teacher(GuardedAggregator(METHODS.get("uwa").make_aggregator()), few).probabilities,
+        teacher(METHODS.get("uwa").make_aggregator(), few).probabilities,
     )
 
 
@@ -278,32 +271,32 @@ def test_few_clients_pass_as_they_are() -> None:
         ({"predictions": HONEST[0]["predictions"][:-1]}, "scores have the shape|predictions have the shape"),
         ({"scores": torch.full((SAMPLES,), torch.nan)}, "is nan"),
         ({"scores": torch.zeros(3)}, "scores have the shape"),
-        ({"classes": torch.zeros(CLASSES)}, "classes have the shape"),
+        ({"class_counts": torch.zeros(CLASSES)}, "class counts have the shape"),
         ({"ranks": torch.full((SAMPLES,), 2.0)}, "from 0 to 1"),
-        ({"name": "0"}, "one upload a round"),
+        ({"client": "0"}, "one upload a round"),
     ],
 )
 def test_what_is_refused_leaves_the_round_as_it_was(change: dict[str, Any], reason: str) -> None:
-    guarded = GuardedAggregator(RULES.get("trust"))
+    guarded = GuardedAggregator(METHODS.get("trust").make_aggregator())
     for index, upload in enumerate(HONEST):
-        guarded.add(**upload, name=str(index))
+        guarded.update(Upload.from_arrays(str(index), **upload))
     with pytest.raises(TrustmixError, match=reason):
-        guarded.add(**{**HONEST[0], "name": "late", **change})
+        guarded.update(Upload.from_arrays(**{"client": "late", **HONEST[0], **change}))
     assert torch.equal(
-        guarded.finish().probabilities, teacher(GuardedAggregator(RULES.get("trust")), HONEST).probabilities
+        guarded.compute().probabilities,
+        teacher(GuardedAggregator(METHODS.get("trust").make_aggregator()), HONEST).probabilities,
     )
 
 
 @pytest.mark.parametrize("name", ["avg", "fedmd", "ds-fl", "selective-fd", "suwa"])
 def test_a_client_of_weight_two_counts_as_two(name: str) -> None:
     one, other = (upload["predictions"] for upload in HONEST[:2])
-    double: Any = RULES.get(name)()
-    twice = RULES.get(name)()
-    double.add(one, torch.zeros(SAMPLES), weight=2.0)
-    double.add(other, torch.zeros(SAMPLES))
+    double, twice = METHODS.get(name).make_aggregator(), METHODS.get(name).make_aggregator()
+    double.update(replace(Upload.from_arrays("one", one, torch.zeros(SAMPLES)), weight=2.0))
+    double.update(other, torch.zeros(SAMPLES))
     for q in (one, one, other):
-        twice.add(q, torch.zeros(SAMPLES))
-    assert torch.allclose(double.finish().probabilities, twice.finish().probabilities, atol=1e-6)
+        twice.update(q, torch.zeros(SAMPLES))
+    assert torch.allclose(double.compute().probabilities, twice.compute().probabilities, atol=1e-6)
 
 
 def test_clients_who_agree_more_once_others_are_lowered_are_no_reason_to_lower_still_others(

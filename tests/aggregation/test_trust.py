@@ -1,7 +1,5 @@
 """Competence and the rule trust: against scikit-learn's isotonic regression and systems solved one by one."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -10,13 +8,14 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
 from trustmix import Coupling, TrustmixError
+from trustmix.aggregation import Aggregator, Upload
 from trustmix.aggregation.coupling import RIDGE, laplacian, log_odds
 from trustmix.aggregation.trust import BINS, Trust, competence
 
-Upload = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def uploads(seed: int = 0, clients: int = 5, samples: int = 60, classes: int = 4) -> list[Upload]:
+def uploads(seed: int = 0, clients: int = 5, samples: int = 60, classes: int = 4) -> list[Given]:
     rng = np.random.default_rng(seed)
     held = rng.random((clients, classes)) < 0.7
     held[np.arange(clients), rng.integers(0, classes, clients)] = True
@@ -26,10 +25,10 @@ def uploads(seed: int = 0, clients: int = 5, samples: int = 60, classes: int = 4
     return [(torch.tensor(a), torch.tensor(b), torch.tensor(c)) for a, b, c in arrays]
 
 
-def told(rule: Any, given: list[Upload], ranks: bool = True) -> torch.Tensor:
-    for q, classes, rank in given:
-        rule.add(q, classes=classes, ranks=rank if ranks else None)
-    probabilities: torch.Tensor = rule.finish().probabilities
+def told(rule: Aggregator, given: list[Given], ranks: bool = True) -> torch.Tensor:
+    for index, (q, counts, rank) in enumerate(given):
+        rule.update(Upload.from_arrays(str(index), q, class_counts=counts, ranks=rank if ranks else None))
+    probabilities: torch.Tensor = rule.compute().probabilities
     return probabilities
 
 
@@ -70,11 +69,12 @@ def test_an_honest_density_of_ranks_is_nowhere_below_the_bound_that_the_counts_g
 
 
 def test_trust_cannot_be_saved_up_for_a_few_samples() -> None:
-    ranks, rule = torch.zeros(2000), Trust()
+    ranks = torch.zeros(2000)
     ranks[:20] = torch.linspace(0.05, 1, 20)
     for counts, most in (([1, 1, 0, 0, 0], 2.5), ([4, 1, 0, 0, 0], 4.0), ([1, 1, 1, 1, 1], 1.0)):
-        rule.add(torch.full((2000, 5), 0.2), classes=torch.tensor(counts), ranks=ranks)
-        assert float(rule.latest().max()) == pytest.approx(most)
+        rule = Trust()
+        rule.update(Upload.from_arrays("0", torch.full((2000, 5), 0.2), class_counts=torch.tensor(counts), ranks=ranks))
+        assert float(rule.state_dict()["weights"].max()) == pytest.approx(most)
 
 
 def test_without_ranks_it_is_coupling() -> None:
@@ -104,19 +104,19 @@ def test_concentration_is_that_of_the_weights() -> None:
     told(rule, given)
     weights = torch.stack([competence(ranks, float(held.double().mean())) for _, held, ranks in given])
     chi = (weights / weights.sum(0)).square().sum(0)
-    torch.testing.assert_close(rule.finish().concentration, chi)
+    torch.testing.assert_close(rule.compute().concentration, chi)
 
 
 @pytest.mark.parametrize("ranks", [[0.5, 1.5], [0.5], [float("nan"), 0.5]])
 def test_ranks_that_are_none_are_refused(ranks: list[float]) -> None:
     with pytest.raises(TrustmixError, match="client 1: ranks"):
-        Trust().add(torch.full((2, 2), 0.5), classes=torch.ones(2), ranks=torch.tensor(ranks), name="client 1")
+        Upload.from_arrays("1", torch.full((2, 2), 0.5), class_counts=torch.ones(2), ranks=torch.tensor(ranks))
 
 
 def test_other_shapes_and_nothing_at_all_are_refused() -> None:
     rule = Trust()
-    with pytest.raises(TrustmixError, match="nothing to couple"):
-        rule.finish()
-    rule.add(torch.full((2, 2), 0.5), classes=torch.ones(2))
+    with pytest.raises(TrustmixError, match="nothing to aggregate"):
+        rule.compute()
+    rule.update(Upload.from_arrays("0", torch.full((2, 2), 0.5), class_counts=torch.ones(2)))
     with pytest.raises(TrustmixError, match="those before had"):
-        rule.add(torch.full((3, 2), 0.5), classes=torch.ones(2))
+        rule.update(Upload.from_arrays("1", torch.full((3, 2), 0.5), class_counts=torch.ones(2)))

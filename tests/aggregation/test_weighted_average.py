@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trustmix import Accumulator, TrustmixError, mix
-from trustmix.aggregation.rules import RULES, rule_of
+from trustmix import Accumulator, Coupling, TrustmixError, mix
+from trustmix.federation import METHODS, resolve_method
 
 TAUS = [0.0, 0.25, 1.0, math.inf]
 
@@ -78,12 +78,12 @@ def test_any_tree_of_merges_gives_the_teacher_of_all_uploads(data: tuple[Any, An
     leaves = []
     for client in range(len(q)):
         leaf = Accumulator(tau)
-        leaf.add(q[client], scores[client])
+        leaf.update(q[client], scores[client])
         leaves.append(leaf)
     while len(leaves) > 1:
         other = leaves.pop(draw.draw(st.integers(0, len(leaves) - 1)))
         leaves[draw.draw(st.integers(0, len(leaves) - 1))].merge(other)
-    merged, whole = leaves[0].finish(), mix(q, scores, tau=tau)
+    merged, whole = leaves[0].compute(), mix(q, scores, tau=tau)
     np.testing.assert_allclose(merged.probabilities, whole.probabilities, atol=1e-6)
     np.testing.assert_allclose(merged.concentration, whole.concentration, atol=1e-6)
     assert merged.clients == len(q)
@@ -153,9 +153,9 @@ def test_lists_of_arrays_and_whole_numbers_are_taken_too() -> None:
 def test_a_reused_buffer_does_not_change_what_was_added() -> None:
     buffer = np.array([[1.0, 0.0]])
     accumulator = Accumulator(0)
-    accumulator.add(buffer)
+    accumulator.update(buffer)
     buffer[:] = [[0.0, 1.0]]
-    assert accumulator.finish().probabilities.tolist() == [[1.0, 0.0]]
+    assert accumulator.compute().probabilities.tolist() == [[1.0, 0.0]]
 
 
 @pytest.mark.parametrize("tau", TAUS)
@@ -163,27 +163,29 @@ def test_a_saved_accumulator_goes_on_where_it_stopped(tau: float, tmp_path: Path
     q, scores = uploads()
     accumulator = Accumulator(tau)
     for client in range(3):
-        accumulator.add(q[client].astype("float32"), scores[client])
+        accumulator.update(q[client].astype("float32"), scores[client])
     accumulator.save(tmp_path / "half.safetensors")
-    resumed = Accumulator.load(tmp_path / "half.safetensors")
+    resumed = Accumulator(tau)
+    resumed.load(tmp_path / "half.safetensors")
     for client in range(3, 7):
-        accumulator.add(q[client], scores[client])
-        resumed.add(q[client], scores[client])
-    assert resumed.finish().probabilities.dtype == np.float32
-    np.testing.assert_array_equal(resumed.finish().probabilities, accumulator.finish().probabilities)
-    assert resumed.clients == 7
+        accumulator.update(q[client], scores[client])
+        resumed.update(q[client], scores[client])
+    assert resumed.compute().probabilities.dtype == np.float32
+    np.testing.assert_array_equal(resumed.compute().probabilities, accumulator.compute().probabilities)
+    assert resumed.n_clients == 7
 
 
 def test_an_empty_accumulator_can_be_saved_and_merged_but_not_finished(tmp_path: Path) -> None:
     Accumulator(1).save(tmp_path / "empty.safetensors")
-    empty = Accumulator.load(tmp_path / "empty.safetensors")
-    with pytest.raises(TrustmixError, match="nothing to mix"):
-        empty.finish()
+    empty = Accumulator(1)
+    empty.load(tmp_path / "empty.safetensors")
+    with pytest.raises(TrustmixError, match="nothing to aggregate"):
+        empty.compute()
     full = Accumulator(1)
-    full.add(np.array([[1.0, 0.0]]))
+    full.update(np.array([[1.0, 0.0]]))
     full.merge(empty)
     empty.merge(full)
-    assert empty.finish().probabilities.tolist() == full.finish().probabilities.tolist() == [[1.0, 0.0]]
+    assert empty.compute().probabilities.tolist() == full.compute().probabilities.tolist() == [[1.0, 0.0]]
 
 
 GOOD = np.array([[0.5, 0.5], [0.2, 0.8]])
@@ -209,12 +211,12 @@ def test_a_bad_upload_is_refused_with_its_place(predictions: Any, scores: Any, s
 
 def test_a_refused_upload_leaves_the_accumulator_as_it_was() -> None:
     accumulator = Accumulator(1)
-    accumulator.add(GOOD, [1.0, 2.0])
+    accumulator.update(GOOD, [1.0, 2.0])
     for bad in (np.ones((3, 2)) / 2, GOOD * 2):
         with pytest.raises(TrustmixError):
-            accumulator.add(bad)
-    np.testing.assert_allclose(accumulator.finish().probabilities, GOOD)
-    assert accumulator.clients == 1
+            accumulator.update(bad)
+    np.testing.assert_allclose(accumulator.compute().probabilities, GOOD)
+    assert accumulator.n_clients == 1
 
 
 def test_what_does_not_belong_together_is_not_mixed() -> None:
@@ -225,12 +227,18 @@ def test_what_does_not_belong_together_is_not_mixed() -> None:
     for tau in (-1.0, math.nan):
         with pytest.raises(TrustmixError, match="tau is"):
             Accumulator(tau)
-    with pytest.raises(TrustmixError, match="not a saved accumulator"):
-        Accumulator.from_state({}, {"clients": 1})
+    with pytest.raises(TrustmixError, match="not the state of an accumulator"):
+        Accumulator(1).load_state_dict({"n_clients": torch.tensor(1)})
+    half = Accumulator(0.5)
+    half.update(GOOD)
+    with pytest.raises(TrustmixError, match=r"tau = 0\.5, and this accumulator has tau = 1\.0"):
+        Accumulator(1).load_state_dict(half.state_dict())
+    with pytest.raises(TrustmixError, match="a Coupling cannot be merged into a Accumulator"):
+        Accumulator(1).merge(Coupling())  # type: ignore[arg-type]
 
 
 def test_the_rules_of_the_paper_are_one_rule_at_four_temperatures() -> None:
-    taus = {name: RULES.get(name)().tau for name in ("avg", "suwa", "uwa", "most-confident")}  # type: ignore[attr-defined]
+    taus = {name: METHODS.get(name).tau for name in ("avg", "suwa", "uwa", "most-confident")}
     assert taus == {"avg": 0.0, "suwa": 0.25, "uwa": 1.0, "most-confident": math.inf}
     with pytest.raises(TrustmixError, match=r'no rule "suw".*"suwa"'):
-        rule_of("suw")
+        resolve_method("suw")

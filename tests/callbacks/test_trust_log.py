@@ -83,7 +83,7 @@ def test_a_round_is_written_down_as_its_uploads_say(tmp_path: Path) -> None:
     for number, present in ((1, ["0", "1", "2"]), (2, ["0", "2"])):
         told = RoundTrust.load(tmp_path / f"{number:06d}.safetensors")
         assert (told.round, told.clients, told.weighed) == (number, present, True)
-        sent = [decode_upload(engine.payloads[number, c], SHARED.envelope(c, number), None) for c in present]
+        sent = [decode_upload(engine.payloads[number, c], SHARED.header(c, number), None) for c in present]
         weights = torch.softmax(0.25 * torch.stack([upload.scores.double() for upload in sent]), 0)[:, order]
         assert torch.allclose(told.shares.double(), weights, atol=1e-3)
         assert torch.equal(told.votes, torch.stack([u.predictions.argmax(1)[order] for u in sent]).to(torch.int32))
@@ -145,7 +145,7 @@ def test_lines_tell_how_honest_clients_and_teacher_are() -> None:
     uploads = []
     for client in fresh:
         payload = client.step(tm.federation.Request(1)).payload or b""
-        uploads.append(decode_upload(payload, SHARED.envelope(client.id, 1), None).predictions)
+        uploads.append(decode_upload(payload, SHARED.header(client.id, 1), None).predictions)
     worth = ClassificationMetrics.of(torch.stack(uploads).mean(0), PUBLIC.labels)
     found = (line.teacher_accuracy, line.teacher_nll, line.teacher_ece)
     assert found == pytest.approx((worth.accuracy, worth.nll, worth.ece), rel=1e-4)

@@ -47,7 +47,7 @@ def test_a_node_with_a_table_answers_with_the_servers_classes_and_its_own_model(
     assert client.test is not None
     assert len(client.test) == 12
     reply = client.step(Request(1))
-    upload = decode_upload(reply.payload or b"", PUBLIC.envelope("north", 1))
+    upload = decode_upload(reply.payload or b"", PUBLIC.header("north", 1))
     assert upload.predictions.shape == (20, 3)
     assert list((tmp_path / "states").glob("*.safetensors"))
 
@@ -77,7 +77,7 @@ def test_a_share_is_the_client_of_the_recipes_own_split(tmp_path: Path) -> None:
     from trustmix.experiment.build import build_federation
 
     recipe = Recipe.load("demo", ["clients=3", "split.classes_per_client=4", "engine.mode=sequential"])
-    _, federation = build_federation(recipe)
+    experiment = build_federation(recipe)
     local = federation.engine.members[2]  # type: ignore[attr-defined]
     node = written(tmp_path, "share = 2\n")
     ours = build_node_client(node, told(recipe=recipe.toml()), federation.public, tmp_path / "states")

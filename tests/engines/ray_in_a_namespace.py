@@ -113,7 +113,7 @@ class Looks(Client):
 
 def test_actors_read_what_clients_share_in_one_place_and_each_client_has_one_home() -> None:
     engine = RayEngine(clients(4, Looks), workers=2, cpus=0.5)
-    teacher = encode_teacher(torch.rand(60, CLASSES), PUBLIC.envelope("server", 1), "float32")
+    teacher = encode_teacher(torch.rand(60, CLASSES), PUBLIC.header("server", 1), "float32")
     told = []
     for number in (1, 2):
         answers = list(engine.exchange(dict.fromkeys(engine.clients, Request(number, teacher))))

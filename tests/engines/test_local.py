@@ -333,7 +333,7 @@ def test_a_worker_that_is_ended_at_work_does_not_complain(capfd: pytest.CaptureF
 
 def test_lockstep_answers_in_the_order_asked() -> None:
     members = clients()
-    answers = run_generators({client.id: client.stages(Request(1)) for client in reversed(members)})
+    answers = run_generators({client.id: client.step_jobs(Request(1)) for client in reversed(members)})
     assert [answer.client for answer in answers] == list("6543210")
 
 

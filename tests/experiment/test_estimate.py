@@ -35,7 +35,7 @@ def test_bytes_are_near_to_those_really_sent_and_weights_are_counted_as_the_pape
 
 def test_steps_are_those_that_a_run_takes() -> None:
     recipe = Recipe.load("demo", [*SMALL, "engine.mode=sequential"])
-    _, federation = build_federation(recipe)
+    experiment = build_federation(recipe)
     clients: list[Client] = list(federation.engine.members)  # type: ignore[attr-defined]
     private = math.ceil(48 / 32) * (5 + 2 * 1)
     public = math.ceil(300 / 32) * 5 * 3

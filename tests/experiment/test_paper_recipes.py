@@ -57,7 +57,7 @@ def yahoo_csv(folder: Path) -> Path:
 
 def few_steps(client: Client) -> None:
     """A step of two samples of the private and of the public stage, and a look at some public samples."""
-    first = client.stages(Request(1, None, train=True, upload=True))
+    first = client.step_jobs(Request(1, None, train=True, upload=True))
     job = next(first)
     assert job.inputs is client.private.inputs
     assert len(job.order[0]) == client.training.batch
@@ -67,8 +67,8 @@ def few_steps(client: Client) -> None:
     assert logits.shape == (2, client.public.classes)
     first.close()
     teacher = torch.full((len(client.public.inputs), client.public.classes), 1 / client.public.classes)
-    message = encode_teacher(teacher, client.public.envelope("server", 1), "float32")
-    job = next(client.stages(Request(2, message, train=True, upload=True)))
+    message = encode_teacher(teacher, client.public.header("server", 1), "float32")
+    job = next(client.step_jobs(Request(2, message, train=True, upload=True)))
     assert job.inputs is client.public.inputs
     job.order = [job.order[0][:2]]
     train(job)
@@ -87,7 +87,7 @@ def test_recipes_at_the_papers_full_size_start(name: str, tmp_path: Path) -> Non
         torch.save(tm.models.resnet18((3, 224, 224), 1000, stem="imagenet").state_dict(), weights)
         changes += [f"model.weights={weights}"]
     recipe = Recipe.load(name, changes)
-    settled, federation = build_federation(Recipe.load(recipe, ["engine.mode=sequential", "engine.store=memory"]))
+    experiment = build_federation(Recipe.load(recipe, ["engine.mode=sequential", "engine.store=memory"]))
     clients = list(federation.engine._clients.values())  # type: ignore[attr-defined]
     assert len(clients) == 20
     assert len(clients[0].private) + len(clients[0].calibration) == recipe.split.samples_per_client
@@ -121,8 +121,8 @@ def test_recipes_have_the_papers_hyperparameters(name: str, facts: tuple[Any, ..
 
 
 def test_the_reference_is_one_model_with_labels_of_all_classes() -> None:
-    settled, federation = build_federation(Recipe.load("demo", [*SMALL, "rule=reference"]))
-    [client] = federation.engine._clients.values()  # type: ignore[attr-defined]
+    experiment = build_federation(Recipe.load("demo", [*SMALL, "rule=reference"]))
+    [client] = experiment.clients
     assert len(client.private) + len(client.calibration) == 40 + 60
     assert len(client.calibration) == 10
     assert sorted(torch.unique(client.private.labels).tolist()) == list(range(10))
@@ -140,7 +140,7 @@ def test_a_public_set_from_elsewhere_is_unlabelled_and_of_the_same_kind(tmp_path
     images = rng.random((90, 1, 8, 8), np.float32)
     np.savez(tmp_path / "o.npz", x_train=images, y_train=np.arange(90) % 3, x_test=images, y_test=np.arange(90) % 3)
     recipe = Recipe.load("demo", [*SMALL, "public.data=npz", f"public.path={tmp_path / 'o.npz'}"])
-    _, federation = build_federation(recipe)
+    experiment = build_federation(recipe)
     public = federation.public.inputs
     known = {image.tobytes() for image in images}
     assert len(public) == 60
@@ -169,8 +169,8 @@ def test_a_public_set_from_elsewhere_is_unlabelled_and_of_the_same_kind(tmp_path
 
 def test_augmented_calibration_takes_the_private_images_themselves() -> None:
     recipe = Recipe.load("demo", [*SMALL, "density.calibration=augmented", "train.augment=crop"])
-    _, federation = build_federation(recipe)
-    for client in federation.engine._clients.values():  # type: ignore[attr-defined]
+    experiment = build_federation(recipe)
+    for client in experiment.clients:
         assert len(client.private) == 40
         assert torch.equal(client.calibration.inputs, client.private.inputs)
         assert client.augment_calibration
@@ -184,10 +184,10 @@ def test_private_calibration_fits_the_density_on_what_was_trained_on(tmp_path: P
     rows = np.random.default_rng(0).random((400, 4), np.float32)
     np.savez(tmp_path / "t.npz", x_train=rows, y_train=np.arange(400) % 4, x_test=rows, y_test=np.arange(400) % 4)
     recipe = {"data": {"name": "npz", "path": str(tmp_path / "t.npz")}, "split": {"samples_per_client": 20}}
-    _, federation = build_federation(
+    experiment = build_federation(
         Recipe.load(recipe, ["public.samples=20", "clients=5", "density.calibration=private"])
     )
-    for client in federation.engine._clients.values():  # type: ignore[attr-defined]
+    for client in experiment.clients:
         assert len(client.private) == 20
         assert torch.equal(client.calibration.inputs, client.private.inputs)
         assert not client.augment_calibration
@@ -203,7 +203,7 @@ def test_augmentation_is_refused_for_what_are_no_images(tmp_path: Path) -> None:
 
 
 def test_test_samples_measure_on_a_part() -> None:
-    _, federation = build_federation(Recipe.load("demo", [*SMALL, "split.test_samples=50"]))
+    experiment = build_federation(Recipe.load("demo", [*SMALL, "split.test_samples=50"]))
     assert {len(c.test) for c in federation.engine._clients.values()} == {50}  # type: ignore[attr-defined]
 
 

@@ -11,9 +11,9 @@ from scipy.special import softmax
 from typer.testing import CliRunner
 
 import trustmix as tm
-from trustmix.aggregation.rules import rule_of
 from trustmix.cli import app
 from trustmix.density.gaussians import percentile_ranks
+from trustmix.federation import resolve_method
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(3, 40, 4)) * 3
@@ -90,14 +90,14 @@ def test_a_rule_that_compares_classes_takes_them_from_the_calibration(tmp_path: 
         arrays = {"calibration_logits": known[number], "calibration_labels": labels[number]}
         save(tmp_path, number, logits=LOGITS[number], **arrays)
     assert mixed(tmp_path, "--out", str(tmp_path / "teacher.npz"), "--rule", "trust").exit_code == 0
-    mixer = rule_of("trust")()
+    mixer = resolve_method("trust").make_aggregator()
     for number in range(3):
         density = tm.ClassGaussians.fit(known[number], labels[number])
         own, scores = (torch.as_tensor(density.log_prob(z)) for z in (known[number], LOGITS[number]))
         held = np.bincount(labels[number], minlength=4)
         mixer.add(PREDICTIONS[number], classes=held, ranks=percentile_ranks(own, scores))
     with np.load(tmp_path / "teacher.npz") as found:
-        np.testing.assert_allclose(found["predictions"], mixer.finish().probabilities, atol=1e-9)
+        np.testing.assert_allclose(found["predictions"], mixer.compute().probabilities, atol=1e-9)
 
 
 def test_without_scores_all_are_trusted_alike_and_that_is_said(tmp_path: Path) -> None:

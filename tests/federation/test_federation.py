@@ -187,7 +187,7 @@ def test_a_delta_changes_the_bytes_of_a_run_and_nothing_else(codec: str) -> None
 def test_a_client_that_got_no_teacher_sends_its_upload_whole() -> None:
     client = clients(count=1, codec="uint4", delta=True)[0]
     client.step(Request(1))
-    assert decode_upload(client.step(Request(2)).payload or b"", SHARED.envelope("0", 2)).scores.shape == (40,)
+    assert decode_upload(client.step(Request(2)).payload or b"", SHARED.header("0", 2)).scores.shape == (40,)
 
 
 def test_unknown_public_labels_are_left_out_of_the_teachers_accuracy() -> None:
@@ -337,7 +337,7 @@ def test_a_run_resumed_from_its_checkpoint_ends_in_the_same_numbers(
         return members
 
     whole = federation(stored(tmp_path / "whole")).run(4)
-    first = federation(stored(tmp_path / "cut")).play(4, checkpoint=Checkpoint(tmp_path / "cut"))
+    first = federation(stored(tmp_path / "cut")).iter_rounds(4, checkpoint=Checkpoint(tmp_path / "cut"))
     told = [next(first) for _ in range(interrupted_after)]
     del first  # the last round was told, but not committed
     rest = federation(stored(tmp_path / "cut")).run(4, checkpoint=Checkpoint(tmp_path / "cut"))

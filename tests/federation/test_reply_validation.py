@@ -34,9 +34,7 @@ def said(client: str, round_: int) -> Upload:
 
 
 def message(client: str, round_: int, upload: Upload | None = None, **envelope: Any) -> bytes:
-    return encode_upload(
-        upload or said(client, round_), replace(PUBLIC.envelope(client, round_), **envelope), "float32"
-    )
+    return encode_upload(upload or said(client, round_), replace(PUBLIC.header(client, round_), **envelope), "float32")
 
 
 def broken(client: str, round_: int, luck: random.Random) -> Reply:

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trustmix import Client, Federation, Labelled, Public, Recipe, Training, TrustmixError, run
-from trustmix.aggregation.rules import RULES
-from trustmix.aggregation.weighted_average import mix
-from trustmix.federation import Request
+from trustmix.aggregation import mix
+from trustmix.federation import METHODS, Request
 from trustmix.methods.cfd import quantize
 from trustmix.methods.dsfl import entropy_reduction
 from trustmix.methods.selective_fd import KNOWN, NO_VOTE, VOTE, DensityRatio, SelectiveClient
@@ -19,10 +18,10 @@ from trustmix.wire import CODECS, decode_upload, encode_teacher
 
 
 def folded(rule: str, predictions: Any, scores: Any = None) -> Any:
-    mixer = RULES.get(rule)()
+    mixer = METHODS.get(rule).make_aggregator()
     for index, client in enumerate(predictions):
         mixer.add(client, None if scores is None else scores[index])
-    return mixer.finish()
+    return mixer.compute()
 
 
 def test_fedmd_is_the_softmax_of_the_mean_logits() -> None:
@@ -140,7 +139,7 @@ def clients(kind: type[Client]) -> list[Client]:
 def test_a_selective_client_votes_on_its_own_classes(codec: str) -> None:
     client = clients(SelectiveClient)[0]
     client.codec = codec
-    upload = decode_upload(client.step(Request(1)).payload or b"", SHARED.envelope("0", 1))
+    upload = decode_upload(client.step(Request(1)).payload or b"", SHARED.header("0", 1))
     votes, own = (upload.scores - VOTE).abs() < 0.2, PUBLIC.labels != 2
     assert bool((votes | ((upload.scores - NO_VOTE).abs() < 0.2)).all())
     assert float((votes == own).double().mean()) > 0.9
@@ -153,10 +152,10 @@ def test_samples_without_a_label_are_left_out_of_distillation(codec: str) -> Non
     client.step(Request(1))
     teacher = torch.nn.functional.one_hot(PUBLIC.labels, 3).float()
     teacher[10:] = 1 / 3
-    job = next(client.stages(Request(2, encode_teacher(teacher, SHARED.envelope("server", 1), codec))))
+    job = next(client.step_jobs(Request(2, encode_teacher(teacher, SHARED.header("server", 1), codec))))
     assert torch.equal(job.inputs, PUBLIC.inputs[:10])
     assert torch.equal(job.targets.argmax(1), PUBLIC.labels[:10])
-    nothing = encode_teacher(torch.full((60, 3), 1 / 3), SHARED.envelope("server", 1), "float32")
+    nothing = encode_teacher(torch.full((60, 3), 1 / 3), SHARED.header("server", 1), "float32")
     client = clients(SelectiveClient)[0]
     client.step(Request(1))
     assert "distil" not in client.step(Request(2, nothing)).seconds
@@ -172,9 +171,9 @@ def test_selecting_votes_beats_averaging_where_clients_lack_classes() -> None:
 
 @pytest.mark.parametrize("rule", ["fedmd", "ds-fl", "selective-fd"])
 def test_rules_refuse_what_does_not_fit(rule: str) -> None:
-    mixer = RULES.get(rule)()
+    mixer = METHODS.get(rule).make_aggregator()
     with pytest.raises(TrustmixError, match="nothing to mix"):
-        mixer.finish()
+        mixer.compute()
     mixer.add(np.full((2, 4), 0.25))
     with pytest.raises(TrustmixError, match="the shape"):
         mixer.add(np.full((3, 4), 0.25))

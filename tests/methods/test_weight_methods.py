@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from trustmix.methods.registry import CLIENTS, SERVERS
 
 from trustmix import Checkpoint, Labelled, Participation, Public, Recipe, Training, TrustmixError, run, storage
 from trustmix.engines import ExecutionPlan, LocalEngine
@@ -17,7 +18,6 @@ from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.federation import Client, DiskStore, Failure, History, MemoryStore, Reply, Request
 from trustmix.federation.server import RoundReplies
 from trustmix.methods.fedavg import FedAvg, WeightedMean, decode_weights, encode_weights
-from trustmix.methods.registry import CLIENTS, SERVERS
 from trustmix.methods.scaffold import CONTROL, Scaffold
 
 SHARED = Public(torch.zeros(4, 2), 2)
@@ -113,7 +113,7 @@ def test_two_rounds_of_scaffold_are_those_of_the_papers_algorithm() -> None:
 def test_scaffold_with_some_of_the_clients_moves_the_control_by_their_part() -> None:
     members = quadratic_clients("scaffold")
     server = federation("scaffold", members)
-    opening = server._opening()
+    opening = server.algorithm.initial_message()
     mixer = server._mixer(opening, {})
     reply = members[1].step(Request(1, opening))
     server._take(reply, mixer, opening, RoundReplies())
@@ -200,7 +200,7 @@ def test_one_round_of_feddf_is_fedavg_then_distillation_from_the_mean_logits() -
     members = network_clients("feddf", two_layers)
     server = federation("feddf", members, two_layers, public=PUBLIC)
     server.server.training = Training("sgd", lr=0.3, batch=32, public_epochs=1)  # one full step
-    opening = server._opening()
+    opening = server.algorithm.initial_message()
     uploads = [client.step(Request(1, opening)).payload for client in network_clients("feddf", two_layers)]
     weights = [decode_weights(upload or b"", str(i), 1, two_layers().state_dict()) for i, upload in enumerate(uploads)]
     mean, model, logits = WeightedMean(), two_layers(), []
@@ -208,7 +208,7 @@ def test_one_round_of_feddf_is_fedavg_then_distillation_from_the_mean_logits() -
         mean.add(tensors, count)
         model.load_state_dict(tensors)
         logits.append(model(PUBLIC.inputs).detach())
-    model.load_state_dict(mean.finish())
+    model.load_state_dict(mean.compute())
     teacher = torch.softmax(torch.stack(logits).mean(0), 1)
     cross_entropy(model(PUBLIC.inputs), teacher).backward()  # type: ignore[no-untyped-call]
     line = server.run(1).rounds[0]
@@ -260,7 +260,7 @@ def test_resumed_from_its_checkpoint_it_ends_in_the_same_numbers(
         return federation(method, members, with_batch_norm, public=PUBLIC, participation=half)
 
     whole = begun("whole").run(4)
-    first = begun("cut").play(4, checkpoint=Checkpoint(tmp_path / "cut"))
+    first = begun("cut").iter_rounds(4, checkpoint=Checkpoint(tmp_path / "cut"))
     for _ in range(interrupted_after):
         next(first)
     del first
@@ -283,7 +283,7 @@ def test_everybody_evaluates_the_same_model_and_bytes_are_those_of_the_weights()
 def test_batch_norm_statistics_are_averaged_with_the_weights() -> None:
     members = network_clients("fedavg", with_batch_norm)
     server = federation("fedavg", members, with_batch_norm, public=PUBLIC)
-    uploads = [client.step(Request(1, server._opening())).payload for client in members]
+    uploads = [client.step(Request(1, server.algorithm.initial_message())).payload for client in members]
     decoded = [decode_weights(upload or b"", str(i), 1, server._initial) for i, upload in enumerate(uploads)]
     wanted = sum(w["1.running_mean"].double() * n for w, n in decoded) / sum(n for _, n in decoded)
     members = network_clients("fedavg", with_batch_norm)
@@ -387,5 +387,5 @@ def test_fedavg_and_scaffold_begin_with_one_model_whatever_the_clients_build() -
     )
     for client in network_clients("scaffold", drawn):
         live = client._resume(1)
-        client._distil(live, 1, server._opening())
+        client._distil(live, 1, server.algorithm.initial_message())
         assert torch.equal(live.model.weight, server._initial["weight"])  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ FACTS = """
 import hashlib, torch
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.build import build_federation
-_, federation = build_federation(Recipe.load("demo", ["engine.mode=sequential"]))
+experiment = build_federation(Recipe.load("demo", ["engine.mode=sequential"]))
 digest = hashlib.sha256(federation.public.fingerprint.encode())
 for client in federation.engine._clients.values():
     digest.update(client.private.inputs.numpy().tobytes())

@@ -74,7 +74,7 @@ def crowd(**promise: Any) -> list[tm.Client]:
 def test_training_under_a_promise_draws_its_noise_from_the_operating_system_too() -> None:
     def learnt(**how: Any) -> torch.Tensor:
         client = crowd(rounds=1, **how)[0]
-        job = next(client.stages(Request(1)))
+        job = next(client.step_jobs(Request(1)))
         with torch.no_grad():
             for parameter in job.model.parameters():
                 parameter.zero_()

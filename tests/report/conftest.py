@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trustmix import Recipe, storage
-from trustmix.aggregation.weighted_average import Accumulator
+from trustmix.aggregation import Accumulator
 from trustmix.callbacks.trust_log import SHOWN, RoundTrust
 from trustmix.experiment.previews import thumbnails
 from trustmix.experiment.run_directory import RunDirectory

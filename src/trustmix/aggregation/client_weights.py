@@ -1,43 +1,57 @@
-"""Who is behind a teacher's label: each client's share w_i(x) in it, of rules that weigh and of those that do not."""
-
-from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+"""w_i(x), how much of a teacher's label is a client's: from scores, or from votes where a rule has no weights."""
 
 import torch
 
-
-@runtime_checkable
-class Weighing(Protocol):
-    """A mixer whose teacher is a weighted mean of predictions, with weights that the scores decide."""
-
-    def shares(self, scores: Any) -> torch.Tensor:
-        """w_i(x), (M, N), from the scores l_i(x) of all clients, (M, N)."""
+from trustmix.aggregation.base import MAX_SCORE
+from trustmix.arrays import ArrayLike, to_float_tensor
 
 
-@runtime_checkable
-class Keeping(Protocol):
-    """A mixer that keeps the weight of each client and sample, whatever it was made from."""
+def client_weights(scores: ArrayLike, tau: float) -> torch.Tensor:
+    """w_i(x) = softmax_i(tau * l_i(x)).
 
-    def latest(self) -> torch.Tensor:
-        """The weights (N,) of the client that was added last; shares are these, divided by those of all clients."""
+    Parameters
+    ----------
+    scores
+        (M, N): l of every client.
+    tau
+        The temperature; infinity gives all weight to the largest score, shared where several are largest.
+
+    Returns
+    -------
+    torch.Tensor
+        (M, N), float64, summing to 1 over clients.
+
+    >>> client_weights([[0.0, 0.0], [0.0, -50.0]], tau=1.0).round(decimals=3).tolist()
+    [[0.5, 1.0], [0.5, 0.0]]
+    """
+    score = to_float_tensor(scores, "scores").cpu().to(torch.float64).clamp(-MAX_SCORE, MAX_SCORE)
+    weight = shrink(score - score.amax(0), tau)
+    return weight / weight.sum(0)
 
 
-@runtime_checkable
-class Dealing(Protocol):
-    """A mixer that deals out shares when it is finished, as the guard does once it has seen all uploads."""
-
-    def portions(self) -> Mapping[str, torch.Tensor] | None:
-        """The share (N,) of each client, by the name it was added under, of the teacher just finished, if known."""
+def shrink(below: torch.Tensor, tau: float) -> torch.Tensor:
+    """exp(tau * below) for below <= 0, where exp(inf * 0) counts as 1, so that the largest score keeps its weight."""
+    return torch.where(below == 0, torch.ones_like(below), torch.exp(tau * below))
 
 
-def vote_agreement_weights(votes: torch.Tensor, taught: torch.Tensor) -> torch.Tensor:
-    """Shares (M, N) where a rule tells none: alike for the clients whose vote (M, N) is the teacher's (N,), else none.
+def vote_agreement_weights(votes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Weights for rules without any: equal for the clients whose vote is the teacher's label, 0 for the others.
 
-    Where nobody voted so, all clients have the same share.
+    Parameters
+    ----------
+    votes
+        (M, N): the class that each client finds most probable.
+    labels
+        (N,): the teacher's most probable class.
+
+    Returns
+    -------
+    torch.Tensor
+        (M, N), summing to 1 over clients; all clients have equal weights where no vote agrees.
 
     >>> vote_agreement_weights(torch.tensor([[3, 1], [3, 2], [5, 2]]), torch.tensor([3, 0])).round(decimals=3).tolist()
     [[0.5, 0.333], [0.5, 0.333], [0.0, 0.333]]
     """
-    same = (votes == taught).to(torch.float64)
+    same = (votes == labels).to(torch.float64)
     same[:, same.sum(0) == 0] = 1.0
     return same / same.sum(0)

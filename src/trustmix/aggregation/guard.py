@@ -13,18 +13,14 @@ All uploads of a round are held until it is finished: M * N * (C + 1) numbers.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from inspect import signature
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 
-from trustmix.aggregation.client_weights import Keeping, Weighing
-from trustmix.aggregation.coupling import validate_counts
-from trustmix.aggregation.rules import AggregatorFactory, Lasting, Memory
-from trustmix.aggregation.weighted_average import LARGEST_SCORE, Teacher, validate_predictions, validate_scores
-from trustmix.arrays import format_shape
+from trustmix.aggregation.base import Aggregator, StateDict, Teacher, Upload, copy_upload, pack_uploads, unpack_uploads
+from trustmix.aggregation.weighted_average import Accumulator
 from trustmix.errors import TrustmixError
 
 MIN_CLIENTS = 5
@@ -62,154 +58,167 @@ class Guard:
             raise TrustmixError(f"guard.cap is {self.cap}; a share that only one client can exceed is from 0.5 to 1.")
 
 
-class BufferedUpload(NamedTuple):
-    """An upload that waits for the others."""
-
-    name: str
-    predictions: Any
-    scores: torch.Tensor | None
-    classes: torch.Tensor | None
-    ranks: Any
-
-
-class GuardedAggregator:
+class GuardedAggregator(Aggregator):
     """Another rule, under guard; what that rule refuses is refused when it is added.
 
-    >>> from functools import partial
+    Parameters
+    ----------
+    rule
+        The aggregator underneath, empty.
+    guard
+        The bounds.
+
     >>> from trustmix.aggregation.weighted_average import Accumulator
     >>> honest, lie = torch.tensor([[0.9, 0.1], [0.1, 0.9]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    >>> rule = GuardedAggregator(partial(Accumulator, tau=1.0))
+    >>> rule = GuardedAggregator(Accumulator(tau=1.0))
     >>> for index in range(6):
-    ...     rule.add(honest, torch.tensor([-1.0, -2.0]), name=str(index))
-    >>> rule.add(lie, torch.tensor([1e6, 1e6]), name="liar")
-    >>> [[round(p, 3) for p in row] for row in rule.finish().probabilities.tolist()]
+    ...     rule.update(honest, torch.tensor([-1.0, -2.0]))
+    >>> rule.update(Upload.from_arrays("liar", lie, [1e6, 1e6]))
+    >>> [[round(p, 3) for p in row] for row in rule.compute().probabilities.tolist()]
     [[0.9, 0.1], [0.1, 0.9]]
     >>> rule.report()
     {'liar': {'scores': 1.0, 'regret': 0.889, 'weight': 0.0}}
     """
 
-    def __init__(self, rule: AggregatorFactory, guard: Guard | None = None) -> None:
-        self.start = rule
-        self.rule = rule()
+    def __init__(self, rule: Aggregator, guard: Guard | None = None) -> None:
+        super().__init__()
+        self.rule = rule
         self.guard = guard or Guard()
-        self._held: list[BufferedUpload] = []
+        self._uploads: list[Upload] = []
         self._reputation: dict[str, float] = {}
+        self._new_reputation: dict[str, float] = {}
         self._report: dict[str, dict[str, float]] = {}
-        self._portions: dict[str, torch.Tensor] | None = None
 
-    def add(
-        self,
-        predictions: Any,
-        scores: Any = None,
-        *,
-        classes: Any = None,
-        ranks: Any = None,
-        name: str = "upload",
-    ) -> None:
-        """Check one upload and hold it; a client's second one is refused."""
-        q = validate_predictions(predictions, name)
-        if any(held.name == name for held in self._held):
-            raise TrustmixError(f"{name}: it has said its word already; a client has one upload a round.")
-        if self._held and q.shape != self._held[0].predictions.shape:
-            wanted = format_shape(self._held[0].predictions)
-            raise TrustmixError(f"{name}: predictions have the shape {format_shape(q)}; those before had {wanted}.")
-        checked = None if scores is None else validate_scores(scores, len(q), name)
-        told = None if classes is None else validate_counts(classes, q.shape[1], name)
-        self.start().add(predictions, scores, classes=classes, ranks=ranks, name=name)
-        self._held.append(BufferedUpload(name, predictions, checked, told, ranks))
+    def validate(self, upload: Upload) -> None:
+        """Refuse what the rule refuses, and a client's second upload of a round."""
+        super().validate(upload)
+        self.rule.validate(upload)
+        if any(earlier.client == upload.client for earlier in self._uploads):
+            raise TrustmixError(f"client {upload.client}: a client has one upload a round, and this is its second.")
 
-    def finish(self) -> Teacher[Any]:
-        """The rule's teacher of all uploads so far, bounded."""
-        scores = self._scores()
-        add: Any = self.rule.add
-        weighs = "weight" in signature(add).parameters
-        weights = [effective_weight(weight, weighs) for weight in self._weights(scores)]
-        scores = self._capped(scores, weights)
-        kept = []
-        for index, (held, weight) in enumerate(zip(self._held, weights, strict=True)):
-            even = torch.full((len(held.predictions),), weight, dtype=torch.float64)
+    def fold(self, upload: Upload) -> None:
+        """Hold the upload until all of them are there."""
+        self._uploads.append(copy_upload(upload))
+
+    def estimate(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rule's own, of all uploads so far, bounded."""
+        self._update_rule()
+        return self.rule.estimate()
+
+    def compute(self) -> Teacher[Any]:
+        """The rule's teacher of the uploads that keep some weight."""
+        self._update_rule()
+        return self.rule.compute()
+
+    def _update_rule(self) -> None:
+        """Fold all uploads into the rule, with the scores and weights that the guard leaves them."""
+        self.rule.reset()
+        if self.tracked is not None:
+            self.rule.track(self.tracked)
+        self._report = {}
+        scores = self._clipped_scores()
+        weights = [effective_weight(weight, self.rule.takes_weights) for weight in self._weights(scores)]
+        scores = self._capped_scores(scores, weights)
+        for index, (upload, weight) in enumerate(zip(self._uploads, weights, strict=True)):
             if weight:
-                score = None if scores is None else scores[index]
-                less = {"weight": weight} if weight < 1 else {}
-                add(held.predictions, score, classes=held.classes, ranks=held.ranks, name=held.name, **less)
-            kept.append(self.rule.latest() if weight and isinstance(self.rule, Keeping) else even)
-        self._portions = self._dealt(torch.stack(kept), scores) if kept else None
-        self._held = []
-        return self.rule.finish()
+                score = upload.scores if scores is None else scores[index]
+                self.rule.update(replace(upload, scores=score, weight=weight))
 
-    def portions(self) -> dict[str, torch.Tensor] | None:
-        """Each client's share (N,) of the teacher that was finished last, where the rule weighs clients."""
-        return self._portions
-
-    def _dealt(self, kept: torch.Tensor, scores: torch.Tensor | None) -> dict[str, torch.Tensor] | None:
-        """Shares from the weights (M, N) that clients were added with, and from the scores where the rule uses them."""
-        if isinstance(self.rule, Weighing):
-            said = torch.zeros_like(kept) if scores is None else scores
-            kept = kept * self.rule.shares(said.masked_fill(kept == 0, -LARGEST_SCORE))
-        elif not isinstance(self.rule, Keeping):
+    def client_weights(self) -> Mapping[str, torch.Tensor] | None:
+        """Those of the rule in the teacher computed last; a silenced client has none."""
+        weights = self.rule.client_weights()
+        if weights is None:
             return None
-        return dict(zip([held.name for held in self._held], kept / kept.sum(0), strict=True))
+        nothing = torch.zeros_like(next(iter(weights.values())))
+        return {upload.client: weights.get(upload.client, nothing) for upload in self._uploads}
 
     def report(self) -> dict[str, dict[str, float]]:
-        """What was done to whom: the part of its scores that was lowered, its regret, and the weight that is left."""
-        return {name: {what: round(much, 3) for what, much in found.items()} for name, found in self._report.items()}
+        """What the guard did, by client: the part of its scores that was lowered, its regret, the weight it kept."""
+        return {
+            client: {what: round(much, 3) for what, much in found.items()} for client, found in self._report.items()
+        }
 
-    def recall(self, memory: Memory) -> None:
-        """Begin with the reputations, and with what the rule remembers."""
-        self._reputation = {key[len(OURS) :]: float(value) for key, value in memory.items() if key.startswith(OURS)}
-        if isinstance(self.rule, Lasting):
-            self.rule.recall({key[len(THEIRS) :]: value for key, value in memory.items() if key.startswith(THEIRS)})
+    def merge_state(self, other: Self) -> None:
+        """Hold the other's uploads too."""
+        for upload in other._uploads:
+            self.validate(upload)
+        self._uploads += other._uploads
 
-    def memory(self) -> Memory:
-        """The reputations that are less than good, and what the rule remembers."""
-        theirs = self.rule.memory() if isinstance(self.rule, Lasting) else {}
-        kept = {f"{THEIRS}{key}": value for key, value in theirs.items()}
-        ours = {name: value for name, value in self._reputation.items() if value < 1 - ZERO_WEIGHT}
-        return kept | {f"{OURS}{name}": torch.tensor(value, dtype=torch.float64) for name, value in ours.items()}
+    def reset(self) -> None:
+        """Forget the uploads; reputations stay."""
+        super().reset()
+        self.rule.reset()
+        self._reputation |= self._new_reputation
+        self._uploads, self._new_reputation, self._report = [], {}, {}
 
-    def _scores(self) -> torch.Tensor | None:
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The reputations that are less than good, the uploads that are held, and what the rule remembers."""
+        rule = self.rule if not self._uploads else None
+        kept = {f"{RULE}{key}": value for key, value in (rule.state_dict() if rule else {}).items()}
+        held = {f"{HELD}{key}": value for key, value in pack_uploads(self._uploads).items()} if self._uploads else {}
+        known = {
+            c: value for c, value in {**self._reputation, **self._new_reputation}.items() if value < 1 - ZERO_WEIGHT
+        }
+        reputations = {f"{REPUTATION}{c}": torch.tensor(value, dtype=torch.float64) for c, value in known.items()}
+        return {**super().state_dict(), **kept, **held, **reputations}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over reputations, held uploads, and what the rule remembers."""
+        super().load_state_dict(state)
+        self._reputation = {client: float(value) for client, value in _below(state, REPUTATION).items()}
+        held = _below(state, HELD)
+        self._uploads = unpack_uploads(held) if held else []
+        if rule := _below(state, RULE):
+            self.rule.load_state_dict(rule)
+
+    def _clipped_scores(self) -> torch.Tensor | None:
         """(M, N): the scores, bounded, or None where a client has none."""
-        told = [held.scores for held in self._held]
-        if not told or any(score is None for score in told):
+        given = [upload.scores for upload in self._uploads if upload.scores is not None]
+        if len(given) < len(self._uploads):
             return None
-        said = torch.stack([score for score in told if score is not None])
-        if len(said) < MIN_CLIENTS:
-            return said
-        scores = clip_scores(said)
-        lowered = (scores < said).double().mean(1)
-        for held, part in zip(self._held, lowered.tolist(), strict=True):
+        raw = torch.stack(given)
+        if len(raw) < MIN_CLIENTS:
+            return raw
+        scores = clip_scores(raw)
+        lowered = (scores < raw).double().mean(1)
+        for upload, part in zip(self._uploads, lowered.tolist(), strict=True):
             if part >= REPORT_THRESHOLD:
-                self._report.setdefault(held.name, {})["scores"] = part
+                self._report.setdefault(upload.client, {})["scores"] = part
         return scores
 
-    def _capped(self, scores: torch.Tensor | None, weights: Sequence[float]) -> torch.Tensor | None:
-        """The scores (M, N) with which nobody has more than the cap, among those who have a say."""
-        tau, speaking = float(getattr(self.rule, "tau", 0.0)), sum(weight > 0 for weight in weights)
-        if scores is None or len(scores) < MIN_CLIENTS or speaking < 2 or not 0 < tau < math.inf or self.guard.cap == 1:
+    def _capped_scores(self, scores: torch.Tensor | None, weights: Sequence[float]) -> torch.Tensor | None:
+        """The scores (M, N) with which no client has more than the cap, among those that keep some weight."""
+        tau = self.rule.tau if isinstance(self.rule, Accumulator) else 0.0
+        counted = sum(weight > 0 for weight in weights)
+        if scores is None or len(scores) < MIN_CLIENTS or counted < 2 or not 0 < tau < math.inf or self.guard.cap == 1:
             return scores
         return cap_share(scores, torch.tensor(weights, dtype=torch.float64), tau, self.guard.cap)
 
     def _weights(self, scores: torch.Tensor | None) -> list[float]:
-        """Each client's say, by its regret today and its reputation."""
-        names = [held.name for held in self._held]
-        before = [max(self._reputation.get(name, 1.0), MIN_REPUTATION) ** REPUTATION_DECAY for name in names]
-        if len(names) < MIN_CLIENTS:
-            return [1.0] * len(names)
+        """Each client's weight, by its regret today and its reputation."""
+        clients = [upload.client for upload in self._uploads]
+        before = [max(self._reputation.get(client, 1.0), MIN_REPUTATION) ** REPUTATION_DECAY for client in clients]
+        if len(clients) < MIN_CLIENTS:
+            return [1.0] * len(clients)
         regret, weights = regret_weights(
-            [held.predictions for held in self._held],
+            [upload.predictions for upload in self._uploads],
             scores,
-            [held.classes for held in self._held],
+            [upload.class_counts for upload in self._uploads],
             torch.tensor(before, dtype=torch.float64),
         )
-        for name, much, weight in zip(names, regret.tolist(), weights.tolist(), strict=True):
-            self._reputation[name] = weight
+        for client, much, weight in zip(clients, regret.tolist(), weights.tolist(), strict=True):
+            self._new_reputation[client] = weight
             if weight < 1 - ZERO_WEIGHT:
-                self._report.setdefault(name, {}).update(regret=much, weight=weight)
+                self._report.setdefault(client, {}).update(regret=much, weight=weight)
         return [1.0 if weight > 1 - ZERO_WEIGHT else weight for weight in weights.tolist()]
 
 
-OURS, THEIRS = "reputation/", "rule/"
-"""Where the memory keeps what the guard and what the rule remembers."""
+REPUTATION, RULE, HELD = "reputation/", "rule/", "held/"
+"""What the names of a state begin with: the guard's memory, the rule's state, and uploads of an unfinished round."""
+
+
+def _below(state: StateDict, prefix: str) -> dict[str, torch.Tensor]:
+    return {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
 
 
 def clip_scores(scores: torch.Tensor) -> torch.Tensor:

@@ -9,14 +9,11 @@
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Self, TypeAlias
 
 import torch
 
-from trustmix.aggregation.rules import RULES, Memory
-from trustmix.aggregation.weighted_average import Teacher, validate_predictions
-from trustmix.arrays import ArraySpec, format_shape
-from trustmix.errors import TrustmixError
+from trustmix.aggregation.base import Aggregator, StateDict, Upload, pack_uploads, unpack_uploads
 
 FILTERED = 0.125
 """Part of the clients that Cronus leaves out in each of its two steps: it is made for up to a quarter of liars."""
@@ -62,36 +59,73 @@ def cronus(q: torch.Tensor) -> torch.Tensor:
     return q.mean(0)
 
 
-class BatchAggregator:
-    """A rule that looks at all predictions of a round together."""
+class BatchAggregator(Aggregator):
+    """A rule that looks at all predictions of a round together.
+
+    Parameters
+    ----------
+    consensus
+        (M, N, C) -> (N, C), float64.
+    """
+
+    takes_weights = False
 
     def __init__(self, consensus: Consensus) -> None:
+        super().__init__()
         self.consensus = consensus
-        self.names: list[str] = []
-        self._said: list[torch.Tensor] = []
-        self._kind: ArraySpec | None = None
+        self.uploads: list[Upload] = []
 
-    def add(self, predictions: Any, scores: Any = None, *, name: str = "upload", **told: Any) -> None:  # noqa: ARG002
-        """Hold one client's predictions q (N, C); scores and label sets do not count."""
-        q = validate_predictions(predictions, name).cpu().to(torch.float64)
-        if self._said and q.shape != self._said[0].shape:
-            wanted = format_shape(self._said[0])
-            raise TrustmixError(f"{name}: predictions have the shape {format_shape(q)}; those before had {wanted}.")
-        self._kind = self._kind or ArraySpec.of(predictions)
-        self.names.append(name)
-        self._said.append(q)
+    def fold(self, upload: Upload) -> None:
+        """Hold the upload; scores and label sets do not count."""
+        self.uploads.append(Upload(upload.client, upload.predictions.clone(), spec=upload.spec))
 
-    def finish(self) -> Teacher[Any]:
-        """The teacher of everything added; it does not say who is behind it, so its concentration is 1/M."""
-        if self._kind is None:
-            raise TrustmixError("there is nothing to mix: no upload has been added.")
-        teacher = self.mixed(torch.stack(self._said))
-        chi = torch.full((len(teacher),), 1 / len(self._said), dtype=torch.float64)
-        return Teacher(self._kind.restore(teacher), self._kind.restore(chi), len(self._said))
+    def estimate(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The consensus; the rule has no weights, so its concentration is 1/M."""
+        teacher = self.combine(torch.stack([upload.predictions.to(torch.float64) for upload in self.uploads]))
+        return teacher, torch.full((len(teacher),), 1 / len(self.uploads), dtype=torch.float64)
 
-    def mixed(self, q: torch.Tensor) -> torch.Tensor:
+    def combine(self, q: torch.Tensor) -> torch.Tensor:
         """(M, N, C) -> (N, C)."""
         return self.consensus(q)
+
+    def merge_state(self, other: Self) -> None:
+        """Hold the other's uploads too."""
+        self.uploads += other.uploads
+
+    def reset(self) -> None:
+        """Forget the uploads."""
+        super().reset()
+        self.uploads = []
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The uploads that are held."""
+        return {**super().state_dict(), **(pack_uploads(self.uploads) if self.uploads else {})}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Hold the uploads of a state."""
+        super().load_state_dict(state)
+        self.uploads = unpack_uploads(state) if "clients" in state else []
+
+
+class Median(BatchAggregator):
+    """The median of each coordinate."""
+
+    def __init__(self) -> None:
+        super().__init__(median)
+
+
+class GeometricMedian(BatchAggregator):
+    """The geometric median of each sample."""
+
+    def __init__(self) -> None:
+        super().__init__(geometric_median)
+
+
+class Cronus(BatchAggregator):
+    """The mean of those that two steps of filtering leave."""
+
+    def __init__(self) -> None:
+        super().__init__(cronus)
 
 
 class ExpGuard(BatchAggregator):
@@ -100,27 +134,37 @@ class ExpGuard(BatchAggregator):
     def __init__(self) -> None:
         super().__init__(cronus)
         self._weights: dict[str, float] = {}
+        self._new_weights: dict[str, float] = {}
 
-    def mixed(self, q: torch.Tensor) -> torch.Tensor:
+    def combine(self, q: torch.Tensor) -> torch.Tensor:
         """The mean of all, by weights that shrink with the distance to the consensus."""
         distance = torch.linalg.vector_norm(q - self.consensus(q), dim=2).mean(1)
-        for name, shrunk in zip(self.names, torch.exp(-STEP_SIZE * distance).tolist(), strict=True):
-            self._weights[name] = self._weights.get(name, 1.0) * shrunk
-        largest = max(self._weights.values())
-        self._weights = {name: weight / largest for name, weight in self._weights.items()}
-        weights = torch.tensor([self._weights[name] for name in self.names], dtype=torch.float64)
+        shrunk = dict(self._weights)
+        clients = [upload.client for upload in self.uploads]
+        for client, factor in zip(clients, torch.exp(-STEP_SIZE * distance).tolist(), strict=True):
+            shrunk[client] = shrunk.get(client, 1.0) * factor
+        largest = max(shrunk.values())
+        self._new_weights = {client: weight / largest for client, weight in shrunk.items()}
+        weights = torch.tensor([self._new_weights[client] for client in clients], dtype=torch.float64)
         return torch.einsum("m,mnc->nc", weights / weights.sum(), q)
 
-    def recall(self, memory: Memory) -> None:
-        """Begin with the weights of the round before."""
-        self._weights = {name: float(weight) for name, weight in memory.items()}
+    def reset(self) -> None:
+        """Forget the uploads; the weights stay for the next round."""
+        super().reset()
+        self._weights = self._new_weights or self._weights
+        self._new_weights = {}
 
-    def memory(self) -> Memory:
-        """The weights."""
-        return {name: torch.tensor(weight, dtype=torch.float64) for name, weight in self._weights.items()}
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The weights, and the uploads that are held."""
+        known = self._new_weights or self._weights
+        weights = {f"{WEIGHT}{client}": torch.tensor(value, dtype=torch.float64) for client, value in known.items()}
+        return {**super().state_dict(), **weights}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over weights and uploads."""
+        super().load_state_dict(state)
+        self._weights = {key[len(WEIGHT) :]: float(value) for key, value in state.items() if key.startswith(WEIGHT)}
 
 
-RULES.register("median")(lambda: BatchAggregator(median))
-RULES.register("geometric-median")(lambda: BatchAggregator(geometric_median))
-RULES.register("cronus")(lambda: BatchAggregator(cronus))
-RULES.register("expguard")(ExpGuard)
+WEIGHT = "weight/"
+"""What the names of weights in a state begin with."""

@@ -6,14 +6,15 @@ They do their steps honestly, see what the honest clients of the round say, and 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trustmix.aggregation.base import Upload
 from trustmix.attacks import MALFORMED_MESSAGES, POISONING_ATTACKS, AttackContext
 from trustmix.errors import TrustmixError
-from trustmix.federation.client import Public
 from trustmix.federation.engine import Engine
 from trustmix.federation.messages import Failure, Reply, Request
+from trustmix.federation.public_set import Public
 from trustmix.registry import did_you_mean
 from trustmix.seeds import numpy_generator, torch_generator
-from trustmix.wire import Upload, decode_upload, encode_upload
+from trustmix.wire import decode_upload, encode_upload
 
 ATTACKS = (*POISONING_ATTACKS.names(), *MALFORMED_MESSAGES.names())
 """The kinds of attack there are."""
@@ -74,11 +75,11 @@ class ByzantineEngine:
 
     def _open(self, reply: Reply, request: Request) -> Upload:
         base = self.public.teacher(request.teacher, reply.round - 1) if request.teacher else None
-        return decode_upload(reply.payload or b"", self.public.envelope(reply.client, reply.round), base)
+        return decode_upload(reply.payload or b"", self.public.header(reply.client, reply.round), base)
 
     def _lie(self, reply: Reply, own: Upload, said: Sequence[Upload], messages: Sequence[bytes]) -> bytes:
-        envelope = self.public.envelope(reply.client, reply.round)
+        header = self.public.header(reply.client, reply.round)
         if self.kind in MALFORMED_MESSAGES.names():
-            return MALFORMED_MESSAGES.get(self.kind)(own, messages, envelope)
+            return MALFORMED_MESSAGES.get(self.kind)(own, messages, header)
         sight = AttackContext(own, said, torch_generator(self.seed, "lies", reply.client, reply.round))
-        return encode_upload(POISONING_ATTACKS.get(self.kind)(sight), envelope, self.codec)
+        return encode_upload(POISONING_ATTACKS.get(self.kind)(sight), header, self.codec)

@@ -6,17 +6,18 @@ before its round is committed and is the same when a killed round is played agai
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trustmix import storage
-from trustmix.aggregation.client_weights import Dealing, Keeping, Weighing, vote_agreement_weights
+from trustmix.aggregation.base import Aggregator, Upload
+from trustmix.aggregation.client_weights import vote_agreement_weights
 from trustmix.errors import StorageError
+from trustmix.federation.callbacks import Callback
 from trustmix.seeds import numpy_generator
-from trustmix.wire import Upload
 
 TRACKED = 1000
 SHOWN = 60
@@ -29,16 +30,6 @@ def tracked_indices(samples: int, seed: int) -> torch.Tensor:
     (1000, [0, 1, 2])
     """
     return torch.from_numpy(numpy_generator(seed, "witness").permutation(samples)[:TRACKED])
-
-
-@dataclass(frozen=True)
-class ClientTrust:
-    """What one client says of the watched samples, (watched,) each."""
-
-    votes: torch.Tensor
-    scores: torch.Tensor
-    weights: torch.Tensor | None
-    """Its weights before they are shared out, where the rule keeps them."""
 
 
 @dataclass(frozen=True)
@@ -76,52 +67,60 @@ class RoundTrust:
 
 
 @dataclass
-class TrustRecorder:
-    """Watches the uploads of a federation; `about` is what a reader needs to know of the samples, written once."""
+class TrustRecorder(Callback):
+    """Writes down which clients the teachers of a run are made of.
+
+    Parameters
+    ----------
+    folder
+        Where the files go.
+    samples
+        (tracked,): places in the public set.
+    labels
+        (tracked,): their classes, -1 unknown; None where no label is known.
+    about
+        Tensors and facts about the samples for readers, written once to samples.safetensors.
+    """
 
     folder: Path
     samples: torch.Tensor
-    """(watched,): places in the public set."""
     labels: torch.Tensor | None
-    """(watched,): their classes, -1 unknown."""
     about: tuple[Mapping[str, torch.Tensor], Mapping[str, Any]]
-    """Tensors and facts for samples.safetensors."""
+    _votes: dict[str, torch.Tensor] = field(default_factory=dict, init=False)
 
-    def sight(self, upload: Upload, mixer: Any) -> ClientTrust:
-        """What is kept until the round closes of an upload that the mixer has just taken in."""
-        votes, scores = upload.predictions[self.samples].argmax(1), upload.scores[self.samples]
-        return ClientTrust(
-            votes.cpu(), scores.cpu(), mixer.latest()[self.samples] if isinstance(mixer, Keeping) else None
-        )
+    def on_round_begin(self, round_: int, aggregator: Aggregator) -> None:  # noqa: ARG002 - the interface
+        """Have the rule keep client weights in the tracked samples."""
+        aggregator.track(self.samples)
+        self._votes = {}
 
-    def testify(self, number: int, seen: Mapping[str, ClientTrust], mixer: Any, probabilities: torch.Tensor) -> None:
-        """Write the round down, clients in the order of `seen`."""
+    def on_upload(self, round_: int, upload: Upload) -> None:  # noqa: ARG002 - the interface
+        """Keep the client's votes on the tracked samples."""
+        self._votes[upload.client] = upload.predictions[self.samples].argmax(1).cpu()
+
+    def on_teacher(
+        self, round_: int, clients: Sequence[str], aggregator: Aggregator, probabilities: torch.Tensor
+    ) -> None:
+        """Write the file of the round."""
         teacher = probabilities[self.samples].cpu()
-        votes, taught = torch.stack([sighting.votes for sighting in seen.values()]), teacher.argmax(1)
-        weighed = self._weighed(seen, mixer)
-        shares = vote_agreement_weights(votes, taught) if weighed is None else weighed
-        classes = taught if self.labels is None else torch.where(self.labels >= 0, self.labels, taught)
+        votes, labels = torch.stack([self._votes[client] for client in clients]), teacher.argmax(1)
+        known = aggregator.client_weights()
+        weights = (
+            vote_agreement_weights(votes, labels)
+            if known is None
+            else torch.stack([known[client] for client in clients]).cpu()
+        )
+        classes = labels if self.labels is None else torch.where(self.labels >= 0, self.labels, labels)
         member = torch.nn.functional.one_hot(classes, teacher.shape[1]).to(torch.float64)
-        trust = torch.where(member.sum(0) > 0, shares @ member / member.sum(0).clamp_min(1), -1.0)
+        by_class = torch.where(member.sum(0) > 0, weights @ member / member.sum(0).clamp_min(1), -1.0)
         if not (self.folder / "samples.safetensors").exists():
             storage.write_tensors(self.folder / "samples.safetensors", *self.about)
         half = torch.float16
         RoundTrust(
-            round=number,
-            clients=list(seen),
-            weighed=weighed is not None,
-            trust=trust.to(half),
-            shares=shares[:, :SHOWN].to(half),
+            round=round_,
+            clients=list(clients),
+            weighed=known is not None,
+            trust=by_class.to(half),
+            shares=weights[:, :SHOWN].to(half),
             votes=votes[:, :SHOWN].to(torch.int32),
             teacher=teacher[:SHOWN].to(half),
         ).save(self.folder)
-
-    def _weighed(self, seen: Mapping[str, ClientTrust], mixer: Any) -> torch.Tensor | None:
-        """The shares (M, watched) that the rule itself gives, where it gives any."""
-        if isinstance(mixer, Dealing):
-            dealt = mixer.portions()
-            return None if dealt is None else torch.stack([dealt[f"client {c}"][self.samples] for c in seen]).cpu()
-        if isinstance(mixer, Weighing):
-            return mixer.shares(torch.stack([sighting.scores for sighting in seen.values()]))
-        kept = [sighting.weights for sighting in seen.values() if sighting.weights is not None]
-        return torch.stack(kept) / torch.stack(kept).sum(0) if len(kept) == len(seen) else None

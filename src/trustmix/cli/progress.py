@@ -8,16 +8,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from trustmix.experiment.sweep import RunOutcome, SweepCallback, SweepProgress
-from trustmix.federation import ProgressEvent
+from trustmix.federation import Callback, ProgressEvent
 
 
-class Display:
-    r"""Shows a run: `watch` is what `run` takes. Use it as a context manager.
+class Display(Callback):
+    r"""Shows a run: a callback of `run`. Use it as a context manager.
 
     >>> import io
     >>> console = Console(file=io.StringIO(), force_terminal=False)
     >>> with Display(console) as display:
-    ...     display.watch(ProgressEvent(2, 8, "clients", 0, 20, 0.5))
+    ...     display.on_progress(ProgressEvent(2, 8, "clients", 0, 20, 0.5))
     >>> console.file.getvalue()
     'round 2/8: asking 20 clients, accuracy so far 50.0 %\n'
     """
@@ -52,16 +52,16 @@ class Display:
         if self._live:
             self._live.stop()
 
-    def watch(self, moment: ProgressEvent) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         """Show where the run is."""
-        accuracy = "" if moment.accuracy is None else f"accuracy so far {100 * moment.accuracy:.1f} %"
+        accuracy = "" if event.accuracy is None else f"accuracy so far {100 * event.accuracy:.1f} %"
         if self._live and self._task is not None:
-            stage = "closing" if moment.stage == "closing" else f"round {moment.round}/{moment.rounds}"
-            text = f"{self.title}{stage}, client {moment.done}/{moment.asked}"
-            self._live.update(self._task, completed=moment.part, description=text, accuracy=accuracy)
-        elif moment.done == 0:
-            stage = "closing" if moment.stage == "closing" else f"round {moment.round}/{moment.rounds}"
-            text = f"{self.title}{stage}: asking {moment.asked} clients{', ' + accuracy if accuracy else ''}"
+            stage = "closing" if event.stage == "closing" else f"round {event.round}/{event.rounds}"
+            text = f"{self.title}{stage}, client {event.done}/{event.asked}"
+            self._live.update(self._task, completed=event.fraction_done, description=text, accuracy=accuracy)
+        elif event.done == 0:
+            stage = "closing" if event.stage == "closing" else f"round {event.round}/{event.rounds}"
+            text = f"{self.title}{stage}: asking {event.asked} clients{', ' + accuracy if accuracy else ''}"
             self.console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -12,13 +12,13 @@ from rich.table import Column, Table
 
 from trustmix.cli.app import Out, Overrides, Quiet, RecipeName, app, handle_errors, log_to_console
 from trustmix.cli.progress import Display, format_bytes, format_duration, sweep_display
-from trustmix.experiment.demo import METHODS, demo, verdict
+from trustmix.experiment.demo import demo, verdict
 from trustmix.experiment.estimate import estimate_cost
 from trustmix.experiment.recipe import Recipe, builtin_recipes
 from trustmix.experiment.run import run
 from trustmix.experiment.sweep import parse_over, parse_seeds, sweep
 from trustmix.experiment.tables import markdown, terminal
-from trustmix.federation import History, ProgressCallback
+from trustmix.federation import Callback, History, method_label
 from trustmix.report import report
 
 
@@ -40,7 +40,7 @@ def demo_command(
         f"{recipe.clients} clients, {recipe.split.classes_per_client} digit classes each, {recipe.rounds} rounds"
     )
     histories = demo(recipe, out, lambda method: _display(console, title=method))
-    console.print(_comparison({METHODS[name]: history for name, history in histories.items()}))
+    console.print(_comparison({method_label(name): history for name, history in histories.items()}))
     console.print(verdict(histories, recipe, classes=10), soft_wrap=True, highlight=False)
     page = report([out / method for method in histories], out / "report.html")
     console.print(f"Report: {page}", soft_wrap=True, highlight=False)
@@ -64,8 +64,8 @@ def run_command(
     loaded = Recipe.load(recipe, changes)
     folder = out or Path("runs") / _named(recipe, changes)
     console = Console(quiet=quiet)
-    with _display(console) as watch, log_to_console(console):
-        history = run(loaded, out=folder, resume=resume, overwrite=overwrite, watch=watch)
+    with _display(console) as callbacks, log_to_console(console):
+        history = run(loaded, out=folder, resume=resume, overwrite=overwrite, callbacks=callbacks)
     page = report([folder], folder / "report.html")
     console.print(_comparison({history.rounds[-1].method: history}))
     left_out = sum(len(line.failed) for line in history.rounds)
@@ -157,12 +157,12 @@ def _named(recipe: str, changes: Sequence[str]) -> str:
 
 
 @contextmanager
-def _display(console: Console, title: str = "") -> Iterator[ProgressCallback | None]:
+def _display(console: Console, title: str = "") -> Iterator[Sequence[Callback]]:
     if console.quiet:
-        yield None
+        yield []
         return
     with Display(console, title) as display:
-        yield display.watch
+        yield [display]
 
 
 def _comparison(histories: dict[str, History]) -> Table:

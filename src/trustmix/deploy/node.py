@@ -184,7 +184,7 @@ def build_node_client(node: NodeConfig, settings: dict[str, Any], public: Public
     client = (
         _share(node, recipe, public, folder) if node.share is not None else _own(node, recipe, settings, public, folder)
     )
-    client.settle(DeviceConfig(node.device), keep=True)
+    client.to_device(DeviceConfig(node.device), keep=True)
     return client
 
 

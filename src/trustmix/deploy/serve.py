@@ -11,7 +11,7 @@ from trustmix.deploy.server import make_handler, prepare_server, run_server
 from trustmix.deploy.superlink import SuperLinkUnavailable, open_run
 from trustmix.deploy.supernode import serve_node
 from trustmix.experiment.recipe import Recipe
-from trustmix.federation import History, ProgressCallback
+from trustmix.federation import History
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,6 @@ def serve(
     *,
     keys: ServerKeys | None,
     nodes: int | None = None,
-    watch: ProgressCallback | None = None,
 ) -> History:
     """Run a recipe with the nodes that come to the address; a SuperLink that dies is started again."""
     stage = prepare_server(recipe, out)
@@ -37,7 +36,7 @@ def serve(
             try:
                 with open_run(link) as grid:
                     ready.set()
-                    return run_server(stage, grid, nodes=nodes, watch=watch)
+                    return run_server(stage, grid, nodes=nodes)
             except SuperLinkUnavailable as error:
                 ready.clear()
                 log.info("%s; starting it again", error)

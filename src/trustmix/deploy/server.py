@@ -24,7 +24,7 @@ from trustmix.experiment.config import EngineConfig
 from trustmix.experiment.data import load_data, load_public, select_test_set, validate_augmentation
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
-from trustmix.federation import CENTRALIZED, LOCAL_ONLY, Client, Engine, History, ProgressCallback, Public, Round
+from trustmix.federation import Client, Engine, History, Public, Round
 from trustmix.wire import encode_public_set
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ GRACE = 30.0
 
 def as_deployment(recipe: Recipe) -> Recipe:
     """The recipe as a deployment runs it: the same, but for the engine."""
-    if recipe.rule in (LOCAL_ONLY, CENTRALIZED):
+    if recipe.method.exchanges == "nothing":
         raise TrustmixError(f"{recipe.rule} exchanges nothing; there is nothing to serve. Use `trustmix run`.")
     if recipe.attack.kind is not None:
         raise TrustmixError("[attack] makes liars of simulated clients; a deployment has its own. Use `trustmix run`.")
@@ -63,9 +63,7 @@ def prepare_server(recipe: Recipe, out: Path) -> ServerSetup:
     return ServerSetup(recipe, record, data, public, Public(public.inputs, data.classes))
 
 
-def run_server(
-    stage: ServerSetup, grid: Any, *, nodes: int | None = None, watch: ProgressCallback | None = None
-) -> History:
+def run_server(stage: ServerSetup, grid: Any, *, nodes: int | None = None) -> History:
     """All rounds with the clients behind a grid, into the run directory."""
     recipe, record, data, shared = stage.recipe, stage.record, stage.data, stage.shared
     with record.begin(recipe, overwrite=False):
@@ -81,11 +79,11 @@ def run_server(
             engine = FaultInjectionEngine(links, recipe.faults.crash, recipe.faults.late, recipe.seed)
         federation = build_server(recipe, engine, shared, stage.public.labels, {}, _student(stage, folder / "clients"))
         links.gather(asked.deadline or GRACE, begun=record.checkpoint.load().exchange > 0)
-        for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
+        for line in federation.iter_rounds(recipe.rounds, checkpoint=record.checkpoint):
             record.append(line)
             log.info(_told(line))
         history = History(record.rounds())
-        record.finish(history)
+        record.finish(history, recipe.method)
     return history
 
 

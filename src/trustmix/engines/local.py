@@ -60,7 +60,7 @@ class LocalEngine:
         self.plan = plan or ExecutionPlan()
         self._clients = dict(zip(validate_ids(clients), clients, strict=True))
         for client in clients:
-            client.settle(self.plan.hardware, keep=keep)
+            client.to_device(self.plan.hardware, keep=keep)
         self._pool = None
         if self.plan.workers > 1:
             self._pool = Pool(
@@ -87,7 +87,9 @@ class LocalEngine:
         size = MAX_STACKED if self.plan.mode == "stacked" else 1
         for begin in range(0, len(asked), size):
             together = asked[begin : begin + size]
-            yield from run_generators({client: self._clients[client].stages(requests[client]) for client in together})
+            yield from run_generators(
+                {client: self._clients[client].step_jobs(requests[client]) for client in together}
+            )
 
     def close(self) -> None:
         """End the worker processes."""

@@ -1,98 +1,15 @@
-"""What a finished run tells of who was in its private data: membership inference, run against it on purpose.
-
-The attacker stands where the server stands and chooses the public set: it asks every client about candidates, samples
-that were trained on and fresh ones of the same classes, and gets real uploads of the last round, with codec and noise.
-A server that plays by the rules sees predictions on other samples and learns less, so this bounds it from above.
-The attacks: a client's predictions, the same against those of its peers (a likelihood ratio: the peers say how easy a
-sample is), its scores, for the samples behind the density, and the teacher, which all clients see.
-"""
+"""An audit of a finished run: membership inference against it, on purpose."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from trustmix.aggregation.rules import rule_of
-from trustmix.data import Labelled
+from trustmix.attacks.membership_inference import AttackResult, infer_membership
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.config import AttackConfig
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
-from trustmix.federation import CENTRALIZED, LOCAL_ONLY, Client, Public
-from trustmix.methods.registry import CLIENTS, SERVERS
-from trustmix.seeds import derive_seed, numpy_generator
-from trustmix.wire import decode_upload
-
-FALSE_ALARMS = 0.01
-"""The part of fresh samples that an attack may take for members."""
-RESAMPLES = 400
-"""Of the bootstrap behind the intervals."""
-
-
-@dataclass(frozen=True)
-class AttackScores:
-    """An attack's scores, higher for members, each of what a group (a client) says of a sample."""
-
-    scores: np.ndarray
-    members: np.ndarray
-    groups: np.ndarray
-    samples: np.ndarray
-
-    def strength(self, weights: np.ndarray | None = None) -> tuple[float, float]:
-        """The area under the ROC curve, and the part of members caught at 1 % false alarms.
-
-        >>> members = np.array([True, False, True, False])
-        >>> AttackScores(np.array([3.0, 1, 2, 0]), members, np.zeros(4), np.arange(4)).strength()
-        (1.0, 1.0)
-        """
-        weights = np.ones(len(self.scores)) if weights is None else weights
-        levels, place = np.unique(-self.scores, return_inverse=True)
-        inside, outside = (
-            np.bincount(place, weights * kind, minlength=len(levels)) for kind in (self.members, ~self.members)
-        )
-        inside, outside = inside / inside.sum(), outside / outside.sum()
-        caught, alarms = inside.cumsum(), outside.cumsum()
-        area = float((outside * (caught - inside / 2)).sum())
-        return area, float(caught[alarms <= FALSE_ALARMS + 1e-12].max(initial=0.0))
-
-    def interval(self) -> tuple[float, float]:
-        """95 % of the areas where groups and samples are both resampled, as clients share samples."""
-        draws = numpy_generator(0, "audit")
-        areas: list[float] = []
-        while len(areas) < RESAMPLES:
-            weights = _multiplicities(self.groups, draws) * _multiplicities(self.samples, draws)
-            if weights[self.members].sum() and weights[~self.members].sum():
-                areas.append(self.strength(weights)[0])
-        low, high = np.quantile(areas, [0.025, 0.975])
-        return float(low), float(high)
-
-
-def _multiplicities(names: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-    """How often each name comes in a draw of as many names with replacement, for each entry."""
-    found, place = np.unique(names, return_inverse=True)
-    return np.bincount(draws.integers(len(found), size=len(found)), minlength=len(found))[place]
-
-
-@dataclass(frozen=True)
-class AttackResult:
-    """How well one attack does: 0.5 is guessing, 1 knows every member."""
-
-    attack: str
-    auc: float
-    low: float
-    high: float
-    caught: float
-    """The part of members found at 1 % false alarms; 0.01 is guessing."""
-
-    @classmethod
-    def of(cls, attack: str, guesses: AttackScores) -> "AttackResult":
-        """What the guesses of an attack are worth."""
-        auc, caught = guesses.strength()
-        return cls(attack, auc, *guesses.interval(), caught)
 
 
 @dataclass(frozen=True)
@@ -115,119 +32,12 @@ def audit(folder: Path) -> Audit:
             f"{folder} holds no finished run; `trustmix run` makes one, with --resume if it was stopped."
         )
     recipe = Recipe.load(folder / "recipe.toml")
-    if str(recipe.rule) in (*CLIENTS, *SERVERS, CENTRALIZED):
+    method = recipe.method
+    if method.client != "distillation" or method.pooled_data:
         raise TrustmixError(f"{folder} is a run of {recipe.rule}; the audit is of rules that mix predictions.")
     rounds = record.rounds()
     quiet = ["engine.name=local", "engine.mode=sequential", "faults.crash=0", "faults.late=0"]
     honest = recipe.model_copy(update={"attack": AttackConfig()})  # liars train honestly, and it is about training
-    _, federation = build_federation(Recipe.load(honest, quiet), record)
-    with closing(federation.engine):
-        clients: list[Client] = list(federation.engine.members)  # type: ignore[attr-defined]
-        findings = _attack(clients, len(rounds), None if recipe.rule == LOCAL_ONLY else recipe.method)
+    with build_federation(Recipe.load(honest, quiet), record) as experiment:
+        findings = infer_membership(experiment.clients, len(rounds), method.aggregator)
     return Audit(folder, recipe.privacy.epsilon, rounds[-1].accuracy_mean, findings)
-
-
-def _attack(clients: Sequence[Client], last: int, rule: str | float | None) -> list[AttackResult]:
-    """All attacks on the uploads of the last round."""
-    test = clients[0].test
-    if test is None:
-        raise TrustmixError("The run has no test samples, and the audit needs some that nobody trained on.")
-    pool = _Pool([*(c.private for c in clients), *(c.calibration for c in clients), test])
-    trained, calibrated = pool.held[: len(clients)], pool.held[len(clients) : -1]
-    fresh = pool.held[-1] & ~np.any(pool.held[:-1], axis=0)
-    odds, scores, teacher = _uploads(clients, last, pool, rule)
-    labels = pool.samples.labels.numpy()
-    knows = np.stack([np.isin(labels, np.unique(labels[mine])) for mine in trained])
-    peers = _against_peers(odds, knows)
-    attacks = [
-        ("predictions", odds, trained),
-        ("predictions against peers", peers, trained),
-        ("scores", scores, calibrated),
-    ]
-    found = [
-        AttackResult.of(name, _guesses(values, members, knows & fresh, labels)) for name, values, members in attacks
-    ]
-    if teacher is not None:
-        anybody = np.any(trained, axis=0, keepdims=True)
-        found.append(AttackResult.of("teacher", _guesses(teacher[None], anybody, fresh[None], labels)))
-    return found
-
-
-class _Pool:
-    """All candidates, each once, and which of the given sets hold each: `held` (sets, samples)."""
-
-    def __init__(self, sets: Sequence[Labelled]) -> None:
-        inputs = torch.cat([one.inputs.cpu() for one in sets])
-        labels = torch.cat([one.labels.cpu() for one in sets])
-        rows = inputs.flatten(1).contiguous().view(torch.uint8).numpy()
-        seen: dict[bytes, int] = {}
-        place = np.array([seen.setdefault(row.tobytes(), len(seen)) for row in rows])
-        first = torch.from_numpy(np.unique(place, return_index=True)[1])
-        self.samples = Labelled(inputs[first], labels[first])
-        self.held = np.zeros((len(sets), len(first)), dtype=bool)
-        self.held[np.repeat(np.arange(len(sets)), [len(one) for one in sets]), place] = True
-
-
-def _uploads(
-    clients: Sequence[Client], last: int, pool: _Pool, rule: str | float | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """What uploads of the last round say of the candidates, asked in public sets of the run's size.
-
-    Gives the log-odds of the true class (M, n), the scores (M, n), and the teacher's log-odds (n,).
-    """
-    size, total = len(clients[0].public.inputs), len(pool.samples)
-    odds, scores = (np.zeros((len(clients), total)) for _ in range(2))
-    teacher = np.zeros(total)
-    for number, begin in enumerate(range(0, total, size)):
-        asked = torch.arange(begin, begin + size) % total
-        here = np.arange(begin, min(begin + size, total))
-        some = pool.samples[asked]
-        public = Public(some.inputs.to(clients[0].hardware.device), clients[0].public.classes)
-        mixer = rule_of(rule)() if rule is not None else None
-        for index, client in enumerate(clients):
-            client.seed = derive_seed(client.seed, "audit", number)  # other noise for another set
-            upload = decode_upload(client.answer(last, public), public.envelope(client.id, last))
-            odds[index, here] = _log_odds(upload.predictions, some.labels)[: len(here)]
-            scores[index, here] = upload.scores.numpy()[: len(here)]
-            if mixer is not None:
-                name = f"client {client.id}"
-                mixer.add(upload.predictions, upload.scores, classes=upload.classes, ranks=upload.ranks, name=name)
-        if mixer is not None:
-            teacher[here] = _log_odds(mixer.finish().probabilities, some.labels)[: len(here)]
-    return odds, scores, teacher if rule is not None else None
-
-
-def _log_odds(predictions: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
-    """log(q_y / (1 - q_y)) of the true class y, which is nearly normal where a loss is not."""
-    q = predictions.to(torch.float64)
-    right = torch.nn.functional.one_hot(labels, q.shape[1]).to(torch.bool)
-    yes, no = q.masked_fill(~right, 0).sum(1), q.masked_fill(right, 0).sum(1)
-    return (yes.clamp_min(1e-9).log() - no.clamp_min(1e-9).log()).numpy()
-
-
-def _against_peers(values: np.ndarray, knows: np.ndarray) -> np.ndarray:
-    """What each client says of each sample (M, n) beyond the mean of the others who know its class, if there are any.
-
-    Who of them holds the sample is not asked: the attacker does not know, and it would give members away.
-    """
-    others = knows.sum(0) - knows
-    total = (values * knows).sum(0) - values * knows
-    beyond: np.ndarray = values - total / np.maximum(1, others)
-    return beyond
-
-
-def _guesses(values: np.ndarray, members: np.ndarray, fresh: np.ndarray, labels: np.ndarray) -> AttackScores:
-    """All guesses on one scale: in standard deviations of fresh samples that the same client says of the same class.
-
-    Each row of values, members and fresh (groups, n) is one group.
-    """
-    parts = []
-    for group, (value, inside, outside) in enumerate(zip(values, members, fresh, strict=True)):
-        for label in np.unique(labels[outside]):
-            new = np.flatnonzero(outside & (labels == label))
-            both = np.concatenate([np.flatnonzero(inside & (labels == label)), new])
-            scaled = (value[both] - value[new].mean()) / max(float(value[new].std()), 1e-9)
-            parts.append((scaled, inside[both], np.full(len(both), group), both))
-    if not parts:
-        raise TrustmixError("The test set has no fresh sample of any client's classes to compare members with.")
-    return AttackScores(*(np.concatenate(column) for column in zip(*parts, strict=True)))

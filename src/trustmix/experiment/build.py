@@ -1,25 +1,23 @@
 """The federation of a recipe, built and checked: clients with their samples and models, engine, server."""
 
-import atexit
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Self
 
 import torch
 
 from trustmix.aggregation.coupling import validate_connected
 from trustmix.aggregation.guard import Guard
-from trustmix.aggregation.rules import NEED_LABELS
 from trustmix.attacks.byzantine_engine import ByzantineEngine
-from trustmix.callbacks.trust_log import TrustRecorder
 from trustmix.data import Dataset, Labelled
 from trustmix.data.inference import InputSpec
-from trustmix.density.estimators import FEATURES
+from trustmix.density import FEATURES
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import ModelConfig, PublicConfig
@@ -29,8 +27,8 @@ from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.saved_models import STUDENT, model_factory
 from trustmix.federation import (
-    CENTRALIZED,
     ENGINES,
+    Callback,
     Client,
     DiskStore,
     Engine,
@@ -40,8 +38,8 @@ from trustmix.federation import (
     Public,
     Training,
 )
+from trustmix.federation.method import CLIENTS
 from trustmix.federation.training import token_lengths
-from trustmix.methods.registry import CLIENTS, ROBUST, SERVERS
 from trustmix.models import ModelFactory, WithFeatures, validate_model
 from trustmix.privacy.budget import PrivacyBudget
 from trustmix.privacy.dp_sgd import validate_dp_model
@@ -52,53 +50,127 @@ TRAINING_COPIES = 6
 """A model in training takes about this many times its parameters: gradients, two moments, a stack, a copy to store."""
 
 
-def build_federation(
-    recipe: Recipe, record: RunDirectory | None = None, data: Dataset | None = None
-) -> tuple[Recipe, Federation]:
-    """The federation of a recipe, everything checked that can be checked before the first epoch.
+@dataclass
+class Experiment:
+    """A recipe, built: a context manager that ends workers and removes what is temporary.
 
-    `data` spares loading them where they are loaded already. With the federation comes the recipe in which the engine
-    is settled: how clients are run is chosen once, and written down.
+    Parameters
+    ----------
+    recipe
+        The recipe with the engine resolved: how clients are run is chosen once, and written down.
+    federation
+        The server and its engine, ready to run.
+    data
+        What the recipe's data section names.
+    clients
+        The clients as they are in this process; those of worker processes go on elsewhere.
+    temporary
+        A folder for states of clients without a run directory, if there is one.
     """
-    given, recipe = recipe, _centralized(recipe) if recipe.rule == CENTRALIZED else recipe
+
+    recipe: Recipe
+    federation: Federation
+    data: Dataset
+    clients: Sequence[Client]
+    temporary: Path | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers and remove the temporary folder."""
+        self.federation.close()
+        if self.temporary is not None:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def build_federation(
+    recipe: Recipe,
+    record: RunDirectory | None = None,
+    data: Dataset | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Experiment:
+    """Build the federation of a recipe; everything is checked that can be checked before the first epoch.
+
+    Parameters
+    ----------
+    recipe
+        What to build.
+    record
+        The run directory, if there is one: states of clients and the record of trust go there.
+    data
+        The recipe's data, where they are loaded already.
+    callbacks
+        What watches the run, beside the recorder of trust.
+
+    Returns
+    -------
+    Experiment
+        Close it, or use it as a context manager.
+
+    Raises
+    ------
+    TrustmixError
+        If the recipe, the data and the models do not go together.
+    """
+    recipe.validate_method()
+    given, method = recipe, recipe.method
+    recipe = _centralized(recipe) if method.pooled_data else recipe
     data = data or load_data(recipe)
     if data.public_only:
         raise TrustmixError(f"{data.name} is a public set alone: its clients are elsewhere; use `trustmix serve`.")
     validate_augmentation(recipe, data)
     public, shares = split_data(recipe, data)
-    test = select_test_set(recipe, data)
-    shared = Public(public.inputs, data.classes)
+    shared, test = Public(public.inputs, data.classes), select_test_set(recipe, data)
     factories = model_factories(recipe, data)
     keep = _fits_in_memory(recipe, factories)
-    folder = record.path / "checkpoint" / "clients" if record else None
-    in_this_process = (recipe.engine.name, recipe.engine.mode) == ("local", "sequential")
-    if folder is None and not (keep and in_this_process):
-        # a worker process that dies takes its memory along; on disk its clients' states outlive it
-        folder = Path(tempfile.mkdtemp(prefix="trustmix-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder, temporary = _state_folder(recipe, record, keep)
     clients = [
         build_client(recipe, str(index), factories[index], share, shared, test, folder and folder / str(index))
         for index, share in enumerate(shares)
     ]
     validate_privacy(recipe, data.train.inputs, clients)
     student = build_student(recipe, data, clients[0], folder)
-    held = {client.id: torch.unique(client.private.labels).cpu() for client in clients}
-    if recipe.rule in NEED_LABELS:
-        validate_connected(held, data.classes)
-    ready = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
-    log.info("engine: %s", ready.account)
-    engine = ready.engine
+    classes = {client.id: torch.unique(client.private.labels).cpu() for client in clients}
+    if method.needs_label_sets:
+        validate_connected(classes, data.classes)
+    setup = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
+    log.info("engine: %s", setup.description)
+    if student is not None:
+        student.to_device(setup.hardware, keep=True)
+    recorder = build_trust_recorder(recipe, data, public, classes, record.path) if record else None
+    watching = [*([recorder] if recorder else []), *callbacks]
+    engine = _wrap_engine(recipe, setup.engine, shared)
+    federation = build_server(recipe, engine, shared, public.labels, classes, student, watching)
+    resolved = given.resolve_engine({**setup.resolved, "store": "memory" if keep else "disk"})
+    return Experiment(resolved, federation, data, clients, temporary)
+
+
+def _state_folder(recipe: Recipe, record: RunDirectory | None, keep: bool) -> tuple[Path | None, Path | None]:
+    """Where clients keep their states, and the temporary folder among them: a worker that dies loses its memory."""
+    if record:
+        return record.path / "checkpoint" / "clients", None
+    in_this_process = (recipe.engine.name, recipe.engine.mode) == ("local", "sequential")
+    if keep and in_this_process:
+        return None, None
+    folder = Path(tempfile.mkdtemp(prefix="trustmix-"))
+    return folder, folder
+
+
+def _wrap_engine(recipe: Recipe, engine: Engine, public: Public) -> Engine:
+    """The engine with the attackers and the faults of the recipe."""
     if recipe.attack.kind is not None:
         engine = ByzantineEngine(
-            engine, shared, recipe.attack.kind, recipe.attack.share, codec=recipe.wire.up, seed=recipe.seed
+            engine, public, recipe.attack.kind, recipe.attack.share, codec=recipe.wire.up, seed=recipe.seed
         )
     if recipe.faults.crash or recipe.faults.late:
         engine = FaultInjectionEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
-    if student is not None:
-        student.settle(ready.hardware, keep=True)
-    witness = build_trust_recorder(recipe, data, public, held, record.path) if record else None
-    federation = build_server(recipe, engine, shared, public.labels, held, student, witness)
-    return given.settled({**ready.settled, "store": "memory" if keep else "disk"}), federation
+    return engine
 
 
 def build_client(
@@ -111,13 +183,37 @@ def build_client(
     folder: Path | None,
     *,
     simulated: bool = True,
+    kind: str | None = None,
 ) -> Client:
-    """A client as the recipe wants it: its private and calibration samples, its model, and where its states lie.
+    """A client as the recipe wants it.
 
-    Unless it is simulated, the noise of [privacy] is nobody's to repeat.
+    Parameters
+    ----------
+    recipe
+        How it trains and what it sends.
+    id
+        Its own id.
+    model
+        Builds its initial model.
+    share
+        Its private and its calibration samples.
+    public
+        The shared set.
+    test
+        What accuracy is measured on, if anything.
+    folder
+        Where its states lie; in memory if None.
+    simulated
+        Whether the noise of [privacy] is drawn from the seed, so that the run can be repeated.
+    kind
+        A name in CLIENTS; that of the recipe's method if None.
+
+    Returns
+    -------
+    Client
+        Of that kind.
     """
-    kind = CLIENTS.get(str(recipe.rule), Client)
-    return kind(
+    return CLIENTS.get(kind or recipe.method.client)(
         id=id,
         model=model,
         private=share[0],
@@ -143,30 +239,30 @@ def build_server(
     engine: Engine,
     public: Public,
     public_labels: torch.Tensor,
-    held: Mapping[str, torch.Tensor],
+    client_classes: Mapping[str, torch.Tensor],
     student: Client | None,
-    witness: TrustRecorder | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Federation:
-    """The server of the recipe's method."""
-    settings: dict[str, Any] = {
-        "clients": engine,
-        "public": public,
-        "public_labels": public_labels,
-        "held": held,
-        "participation": Participation(**recipe.participation.model_dump()),
-        "student": student,
-        "guard": Guard(recipe.guard.cap) if recipe.guard.on and recipe.rule not in ROBUST else None,
-        "witness": witness,
-        "codec": recipe.wire.down,
-        "seed": recipe.seed,
-    }
-    server = SERVERS.get(str(recipe.rule))
-    return server(**settings) if server else Federation(rule=recipe.method, **settings)
+    """The server of the recipe's method, guarded where the recipe and the method allow it."""
+    method = recipe.method
+    return Federation(
+        clients=engine,
+        public=public,
+        rule=method,
+        public_labels=public_labels,
+        client_classes=client_classes,
+        participation=Participation(**recipe.participation.model_dump()),
+        student=student,
+        guard=Guard(recipe.guard.cap) if recipe.guard.on and method.guardable else None,
+        codec=recipe.wire.down,
+        callbacks=callbacks,
+        seed=recipe.seed,
+    )
 
 
 def build_student(recipe: Recipe, data: Dataset, like: Client, folder: Path | None) -> Client | None:
     """The server's own model, which learns from teachers alone; where weights are shared, the one all begin with."""
-    if recipe.student is None and recipe.rule not in SERVERS:
+    if recipe.student is None and recipe.method.exchanges != "weights":
         return None
     wanted = recipe.student or recipe.models[0]
     factory = client_model_factory(recipe, data, wanted, STUDENT)
@@ -213,7 +309,7 @@ def validate_privacy(recipe: Recipe, inputs: torch.Tensor, clients: Sequence[Cli
                 f"privacy.delta is {recipe.privacy.delta:g}; client {client.id} has {records} records, and it must be "
                 f"well below 1/{records} to promise anything."
             )
-        client.spending(recipe.rounds)
+        client.privacy_spent(recipe.rounds)
 
 
 def _privacy(recipe: Recipe, *, simulated: bool) -> PrivacyBudget | None:

@@ -1,29 +1,41 @@
 """The demo: the same clients train alone, and learn from averaged, density-weighted and coupled teachers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from trustmix.aggregation.rules import NEED_LABELS
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run import run
-from trustmix.federation import History, ProgressCallback
+from trustmix.federation import METHODS, Callback, History
 
-METHODS = {"alone": "alone", "avg": "AVG", "uwa": "UWA", "suwa": "sUWA", "trust": "trust"}
+RULES = ("alone", "avg", "uwa", "suwa", "trust")
 
 
 def demo(
-    recipe: Recipe, out: Path, show: Callable[[str], AbstractContextManager[ProgressCallback | None]]
+    recipe: Recipe, out: Path, show: Callable[[str], AbstractContextManager[Sequence[Callback]]]
 ) -> dict[str, History]:
-    """Run every method on the same split and initial models; `show` opens a display for each."""
+    """Run every method on the same split and initial models.
+
+    Parameters
+    ----------
+    recipe
+        What all have in common.
+    out
+        Each method gets a run directory in it.
+    show
+        Opens a display for a method and gives the callbacks that feed it.
+
+    Returns
+    -------
+    dict
+        The rounds by rule.
+    """
     histories = {}
-    for method in METHODS:
-        with show(method) as watch:
-            labels = "set" if method in NEED_LABELS else "none"
-            changed = recipe.model_copy(
-                update={"rule": method, "wire": recipe.wire.model_copy(update={"labels": labels})}
-            )
-            histories[method] = run(changed, out=out / method, overwrite=True, watch=watch)
+    for rule in RULES:
+        with show(rule) as callbacks:
+            labels = "set" if METHODS.get(rule).needs_label_sets else "none"
+            changed = Recipe.load(recipe, [f"rule={rule}", *([f"wire.labels={labels}"] if labels != "none" else [])])
+            histories[rule] = run(changed, out=out / rule, overwrite=True, callbacks=callbacks)
     return histories
 
 

@@ -18,10 +18,9 @@ from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.resources import memory_needed
-from trustmix.federation import CENTRALIZED, LOCAL_ONLY, Client, DeviceConfig
+from trustmix.federation import Client, DeviceConfig
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict
-from trustmix.methods.registry import SERVERS
 from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, encode_teacher, fedavg_bytes, scaffold_bytes
 
 SOME = 256
@@ -63,8 +62,8 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
     True
     """
     quiet = ["engine.name=local", "engine.mode=sequential", "engine.store=memory", "faults.crash=0", "faults.late=0"]
-    _, federation = build_federation(Recipe.load(recipe, quiet))
-    clients: list[Client] = list(federation.engine.members)  # type: ignore[attr-defined]
+    with build_federation(Recipe.load(recipe, quiet)) as experiment:
+        clients = list(experiment.clients)
     wanted = recipe.engine
     plan, found = select_plan(
         clients, mode=wanted.mode, precision=wanted.precision, device=wanted.device, workers=wanted.workers
@@ -72,7 +71,7 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
     rate = measure_throughput(clients[:CLIENTS], plan)
     if rate == 0:
         raise TrustmixError("A trial of some training steps failed; `trustmix run` says which client fails and why.")
-    exchanges = recipe.rule not in (LOCAL_ONLY, CENTRALIZED, *SERVERS)
+    exchanges = recipe.method.exchanges == "predictions"
     kinds = list({client.architecture: client for client in clients}.values())
     parameters = tuple(sum(p.numel() for p in client.model().parameters()) for client in kinds)
     asked = recipe.participation.fraction
@@ -105,7 +104,7 @@ def _epsilon(clients: list[Client], rounds: int) -> tuple[float, float, float] |
     if clients[0].privacy is None:
         return None
     first, later, total = (
-        max(client.spending(stages)[key] for client in clients)
+        max(client.privacy_spent(stages)[key] for client in clients)
         for stages, key in ((1, "epsilon"), (max(2, rounds), "epsilon_round"), (rounds, "epsilon"))
     )
     return first, later, total

@@ -17,7 +17,7 @@ from trustmix.experiment.config import DataConfig
 from trustmix.experiment.data import client_calibration
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.saved_models import STUDENT, load_model, read_inputs
-from trustmix.federation import CENTRALIZED, DeviceConfig
+from trustmix.federation import DeviceConfig
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict as logits_of
 
@@ -102,7 +102,7 @@ def _trust(recipe: Recipe, client: str, model: nn.Module, inputs: torch.Tensor) 
 
     A run with [privacy] tells nothing of the kind: these samples are private, and nobody promised noise here.
     """
-    if client == STUDENT or recipe.rule == CENTRALIZED or recipe.privacy.epsilon is not None:
+    if client == STUDENT or recipe.method.pooled_data or recipe.privacy.epsilon is not None:
         return {}
     try:
         own = client_calibration(recipe, int(client))

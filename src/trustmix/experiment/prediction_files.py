@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from trustmix import storage
-from trustmix.aggregation.rules import rule_of
-from trustmix.aggregation.weighted_average import Teacher
+from trustmix.aggregation import Teacher, Upload
 from trustmix.data import read_npz
 from trustmix.data.tables import Table, kind_of, read_table
 from trustmix.density.gaussians import ClassGaussians, percentile_ranks
 from trustmix.errors import TrustmixError
+from trustmix.federation import resolve_method
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -62,16 +62,25 @@ def mix_files(paths: Sequence[Path], rule: str | float = "suwa") -> tuple[Teache
     >>> mix_files([folder / "a.csv", folder / "b.csv"], rule="uwa")[0].probabilities.round(3).tolist()
     [[0.9, 0.1]]
     """
-    mixer = rule_of(rule)()
+    aggregator = resolve_method(rule).make_aggregator()
     first: Predictions | None = None
     for path in paths:
         given = read_predictions(path)
         first = first or given
         _check_alike(path, given, paths[0], first)
-        mixer.add(given.probabilities, given.scores, classes=given.held, ranks=given.ranks, name=str(path))
+        aggregator.update(
+            Upload.from_arrays(
+                str(path),
+                given.probabilities,
+                given.scores,
+                class_counts=given.held,
+                ranks=given.ranks,
+                source=str(path),
+            )
+        )
     if first is None:
         raise TrustmixError("There is nothing to mix: no file was given.")
-    return mixer.finish(), first
+    return aggregator.compute(), first
 
 
 def write_teacher(path: Path, teacher: Teacher[Array], names: Predictions) -> None:

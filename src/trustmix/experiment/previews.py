@@ -15,8 +15,6 @@ from trustmix.data import DATASETS, Dataset, Labelled
 from trustmix.data.text import BERT, decode_tokens
 from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
-from trustmix.federation import CENTRALIZED, LOCAL_ONLY
-from trustmix.methods.registry import SERVERS
 
 PIXELS = 64
 """Images are kept at this height and width at most."""
@@ -29,8 +27,8 @@ NUMBERS = 8
 def build_trust_recorder(
     recipe: Recipe, data: Dataset, public: Labelled, held: Mapping[str, torch.Tensor], folder: Path
 ) -> TrustRecorder | None:
-    """Who writes down whom the teacher trusts, where predictions are exchanged at all, into the run directory."""
-    if recipe.rule in (LOCAL_ONLY, CENTRALIZED, *SERVERS):
+    """The recorder of client weights of a run directory; None where no predictions are exchanged."""
+    if recipe.method.exchanges != "predictions":
         return None
     samples = tracked_indices(len(public), recipe.seed if recipe.split.seed is None else recipe.split.seed)
     about = describe_samples(recipe, data, public[samples[:SHOWN]], held)

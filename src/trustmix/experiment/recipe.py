@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from trustmix.aggregation.rules import NEED_LABELS, RULES
+from trustmix import storage
 from trustmix.errors import TrustmixError
 from trustmix.experiment import toml_settings as toml
 from trustmix.experiment.config import (
@@ -36,8 +36,7 @@ from trustmix.experiment.config import (
     WireConfig,
 )
 from trustmix.experiment.validation import format_validation_error
-from trustmix.federation import CENTRALIZED, LOCAL_ONLY
-from trustmix.methods.registry import CLIENTS, SERVERS, check_method
+from trustmix.federation.method import METHODS, Method, is_reference, resolve_method
 from trustmix.registry import did_you_mean
 
 
@@ -48,10 +47,11 @@ class Recipe(ConfigModel):
     3
     """
 
+    format: int = Field(1, ge=1, le=1, description="version of this file's format")
     clients: Positive = Field(20, le=1_000_000, description="how many")
     rounds: Positive = Field(20, description="how many")
     seed: int = Field(0, ge=0, description="decides everything random")
-    rule: str | Tau = Field("suwa", description="a rule's or a baseline's name, or `{ tau = 0.4 }`")
+    rule: str | Tau = Field("suwa", description="a method's name, `{ tau = 0.4 }`, or package.module:Class")
     """`suwa` if not set, or `trust` where clients share their label sets."""
     data: DataConfig
     split: SplitConfig = SplitConfig()
@@ -79,9 +79,9 @@ class Recipe(ConfigModel):
 
     @field_validator("rule")
     @classmethod
-    def _rule(cls, rule: str | Tau) -> str | Tau:
-        names = [*RULES.names(), *SERVERS, LOCAL_ONLY, CENTRALIZED]
-        if isinstance(rule, str) and rule not in names:
+    def _rule(cls, rule: str | Tau, info: ValidationInfo) -> str | Tau:
+        if isinstance(rule, str) and not is_reference(rule) and rule not in METHODS and not _is_stored(info):
+            names = METHODS.names()
             raise ValueError(f'there is no rule "{rule}".{did_you_mean(rule, names)} There are: {", ".join(names)}')
         return rule
 
@@ -104,35 +104,68 @@ class Recipe(ConfigModel):
         return wire
 
     @model_validator(mode="after")
-    def _method(self) -> "Recipe":
-        if self.rule in NEED_LABELS and self.wire.labels == "none":
-            raise ValueError(
-                f"{self.rule} compares classes within the clients' label sets, which they must share: set wire.labels "
-                "to set or counts, or choose another rule"
-            )
-        if isinstance(self.rule, str):
-            kinds = [model for index, model in enumerate(self.models) if model not in self.models[:index]]
-            check_method(
-                self.rule,
-                architectures=len(kinds),
-                optimizer=self.train.optimizer,
-                form=self.wire.form,
-                down=self.wire.down,
-                student=self.student is not None,
-            )
+    def _method(self, info: ValidationInfo) -> "Recipe":
+        if not _is_stored(info) and not (isinstance(self.rule, str) and is_reference(self.rule)):
+            self.validate_method()
         return self
+
+    def validate_method(self) -> None:
+        """Refuse settings that the method does not read, and those that it cannot do with.
+
+        A rule of the user's own, "package.module:Class", is imported for it; recipes that are only read leave it out.
+
+        Raises
+        ------
+        TrustmixError
+            With the setting, the reason and what would be right.
+        """
+        method = self.method
+        if method.needs_label_sets and self.wire.labels == "none":
+            raise TrustmixError(
+                f"{method.name} compares classes within the clients' label sets, which they must share: set "
+                "wire.labels to set or counts, or choose another rule"
+            )
+        if method.one_architecture and len(kinds := {str(model) for model in self.models}) > 1:
+            raise TrustmixError(
+                f"{method.name} averages weights, which takes one architecture; [[model]] lists {len(kinds)} models"
+            )
+        if method.optimizer not in (None, self.train.optimizer):
+            raise TrustmixError(
+                f"{method.name} corrects gradients, which {self.train.optimizer} would rescale; "
+                f"set train.optimizer = {method.optimizer}"
+            )
+        for setting, value, reason in method.refuses:
+            if self._value(setting) == value:
+                raise TrustmixError(f"{method.name} does not go with {setting} = {value}: {reason}")
+        for setting, reason in method.unread_settings().items():
+            if self._is_set(setting):
+                raise TrustmixError(f"{setting} is not read by {method.name}: {reason}; leave {setting} out")
+
+    def _value(self, setting: str) -> Any:
+        """The value of a setting, by section.key."""
+        section, _, key = setting.partition(".")
+        found = getattr(self, section)
+        return getattr(found, key) if key else found
+
+    def _is_set(self, setting: str) -> bool:
+        """Whether a setting is given, and as something else than its default or than off."""
+        section, _, key = setting.partition(".")
+        if section not in self.model_fields_set:
+            return False
+        found = getattr(self, section)
+        if not key:
+            return found is not None
+        if setting == "guard.on":
+            return "on" in found.model_fields_set and bool(found.on)
+        return key in found.model_fields_set and getattr(found, key) != type(found).model_fields[key].default
 
     @model_validator(mode="after")
     def _private(self) -> "Recipe":
         if self.privacy.epsilon is None:
             return self
-        if str(self.rule) in (*CLIENTS, *SERVERS, CENTRALIZED):
-            raise ValueError(
-                f"[privacy] goes with rules that mix predictions, or alone; {self.rule} tells other things"
-            )
         if self.wire.labels == "counts" or (self.privacy.mechanism, self.wire.labels) == ("uploads", "set"):
             raise ValueError(
-                f"wire.labels = {self.wire.labels} tells what privacy.mechanism = {self.privacy.mechanism} protects; "
+                f"wire.labels = {self.wire.labels} shows what privacy.mechanism = {self.privacy.mechanism} protects; "
                 "set goes with training, none with both"
             )
         if self.wire.form != "scores":
@@ -145,11 +178,14 @@ class Recipe(ConfigModel):
 
     @model_validator(mode="after")
     def _attack(self) -> "Recipe":
-        if self.attack.kind is not None and self.rule in (*SERVERS, LOCAL_ONLY, CENTRALIZED):
-            raise ValueError(f"attack.kind lies about predictions, which {self.rule} does not share")
         if self.attack.kind == "labels" and self.wire.labels == "none":
-            raise ValueError("attack.kind = labels lies about label sets, which wire.labels = none does not tell")
+            raise ValueError("attack.kind = labels lies about label sets, which wire.labels = none does not share")
         return self
+
+    @property
+    def method(self) -> Method:
+        """The method of the rule; a rule of the user's own is imported."""
+        return resolve_method(self.rule if isinstance(self.rule, str) else self.rule.tau)
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
@@ -161,35 +197,106 @@ class Recipe(ConfigModel):
         """Whether a part of the private samples is kept from training; with [privacy] none has to be."""
         return self.density.calibration == "holdout" and self.privacy.epsilon is None
 
-    @property
-    def method(self) -> str | float:
-        """The rule as `Federation` takes it: a name or a tau."""
-        return self.rule if isinstance(self.rule, str) else self.rule.tau
-
     @classmethod
     def load(cls, recipe: "str | Path | Mapping[str, Any] | Recipe", overrides: Iterable[str] = ()) -> "Recipe":
-        """A recipe from a built-in name, a TOML file, a mapping or itself, with 'key=value' overrides on top."""
+        """A recipe to run.
+
+        Parameters
+        ----------
+        recipe
+            A built-in name, a TOML file, a mapping, or a recipe.
+        overrides
+            "key=value" texts on top of it, such as "split.classes_per_client=3".
+
+        Returns
+        -------
+        Recipe
+            Validated; settings that the method does not read have their defaults.
+
+        Raises
+        ------
+        TrustmixError
+            With the name of the setting, what is wrong with it and what would be right.
+        """
         if isinstance(recipe, Recipe):
-            fields, where = recipe.model_dump(exclude_none=True), "the recipe"
+            fields, source = recipe.model_dump(exclude_none=True, exclude_unset=True), "the recipe"
         elif isinstance(recipe, Mapping):
-            fields, where = dict(recipe), "the recipe"
+            fields, source = dict(recipe), "the recipe"
         else:
-            fields, where = _read(recipe)
+            fields, source = _read(recipe)
         for change in sorted(overrides, key=lambda text: ".name=" not in text):  # a name starts its section anew
             toml.override(fields, change)
         try:
-            return cls.model_validate(fields)
+            found = cls.model_validate(fields)
+            return cls.model_validate(found.settings())
         except ValidationError as error:
-            raise TrustmixError(f"{where}: {format_validation_error(error, setting_names())}") from error
+            raise TrustmixError(f"{source}: {format_validation_error(error, setting_names())}") from error
 
-    def settled(self, chosen: Mapping[str, Any]) -> "Recipe":
+    @classmethod
+    def load_stored(cls, file: Path) -> "Recipe":
+        """The recipe of a run directory, for reading: nothing of the user's is imported, newer settings are ignored.
+
+        Raises
+        ------
+        TrustmixError
+            If the file is of a format that this version does not read, or damaged.
+        """
+        fields = toml.read(file)
+        storage.check_format(fields.get("format", 1), FORMAT, str(file))
+        try:
+            return cls.model_validate(_known_fields(cls, fields), context=STORED)
+        except ValidationError as error:
+            raise TrustmixError(f"{file}: {format_validation_error(error, setting_names())}") from error
+
+    def resolve_engine(self, chosen: Mapping[str, Any]) -> "Recipe":
         """The recipe with what it leaves to the engine filled in; what it sets itself stays."""
-        open_ = {key: value for key, value in chosen.items() if getattr(self.engine, key) in ("auto", None)}
-        return self.model_copy(update={"engine": self.engine.model_copy(update=open_)})
+        left_open = {key: value for key, value in chosen.items() if getattr(self.engine, key) in ("auto", None)}
+        return self.model_copy(update={"engine": self.engine.model_copy(update=left_open)})
+
+    def settings(self) -> dict[str, Any]:
+        """All settings that were given and that the method reads, as nested values that JSON and TOML can hold."""
+        return self._read_by_method(self.model_dump(mode="json", exclude_none=True, exclude_unset=True))
 
     def toml(self) -> str:
-        """The recipe, every setting written out, as TOML."""
-        return toml.write(self.model_dump(mode="json", exclude_none=True))
+        """The recipe as TOML, every setting written out that the method reads."""
+        return toml.write(self._read_by_method(self.model_dump(mode="json", exclude_none=True)))
+
+    def _read_by_method(self, fields: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(self.rule, str) and (is_reference(self.rule) or self.rule not in METHODS):
+            return fields
+        for setting in self.method.unread_settings():
+            section, _, key = setting.partition(".")
+            if not key:
+                fields.pop(section, None)
+            elif section in fields:
+                fields[section].pop(key, None)
+        return {key: value for key, value in fields.items() if value != {}}
+
+
+FORMAT = 1
+"""The version of recipe.toml that this version reads and writes."""
+STORED = {"stored": True}
+"""The context in which a recipe is read but not run."""
+
+
+def _is_stored(info: ValidationInfo) -> bool:
+    return bool(info.context and info.context.get("stored"))
+
+
+def _known_fields(model: type[BaseModel], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the model has, those of its sections too; sections that take any key are left as they are."""
+    known = {}
+    for name, value in fields.items():
+        if name not in model.model_fields:
+            continue
+        section = model.model_fields[name].annotation
+        closed = (
+            isinstance(section, type)
+            and issubclass(section, BaseModel)
+            and section.model_config.get("extra") == "forbid"
+        )
+        known[name] = _known_fields(section, value) if closed and isinstance(value, Mapping) else value  # type: ignore[arg-type]
+    return known
 
 
 def setting_names() -> list[str]:

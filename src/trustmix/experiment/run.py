@@ -1,20 +1,19 @@
 """A recipe, run: rounds played into a run directory."""
 
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trustmix.aggregation.rules import TAU_BY_RULE
-from trustmix.callbacks.trackers import start_trackers, validate_trackers
+from trustmix.callbacks import MLflow, TensorBoard
 from trustmix.data.inference import InputSpec
 from trustmix.errors import TrustmixError
-from trustmix.experiment.build import build_federation, model_factories
+from trustmix.experiment.build import Experiment, build_federation, model_factories
 from trustmix.experiment.data import load_data, split_data
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.saved_models import save_models
-from trustmix.federation import History, ProgressCallback
+from trustmix.federation import Callback, History
+from trustmix.theory.callback import TheoryCallback
 from trustmix.theory.probe import TheoryProbe
 
 
@@ -24,9 +23,32 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    watch: ProgressCallback | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> History:
-    """Run a recipe (a built-in name, a file, a mapping), into a run directory if `out` is given.
+    """Run a recipe.
+
+    Parameters
+    ----------
+    recipe
+        A built-in name, a TOML file, a mapping, or a recipe.
+    out
+        The run directory; without it nothing is written.
+    resume
+        Go on with the run in the directory.
+    overwrite
+        Start anew a run that is in the directory.
+    callbacks
+        What watches the run.
+
+    Returns
+    -------
+    History
+        All rounds.
+
+    Raises
+    ------
+    TrustmixError
+        If the recipe cannot be run, or the directory holds something else.
 
     >>> history = run({"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}})
     >>> history.best_accuracy > 0.1
@@ -34,33 +56,63 @@ def run(
     """
     recipe = Recipe.load(recipe)
     if out is None:
-        _, federation = build_federation(recipe)
-        with closing(federation.engine):
-            return federation.run(recipe.rounds, watch=watch)
+        _require_directory(recipe, resume=resume, overwrite=overwrite)
+        with build_federation(recipe, callbacks=callbacks) as experiment:
+            return experiment.federation.run(recipe.rounds)
     record = RunDirectory(Path(out))
     recipe = record.check(recipe, resume=resume, overwrite=overwrite)
     if resume and record.finished:
         return History(record.rounds())
-    validate_trackers(recipe.track)
-    data = load_data(recipe)
-    recipe, federation = build_federation(recipe, record, data)
-    with closing(federation.engine), record.begin(recipe, overwrite=overwrite), start_trackers(recipe, record) as tell:
-        every = recipe.theory.every if theory_applies(recipe) else None
-        meter = build_probe(recipe) if every else None
-        for line in federation.play(recipe.rounds, checkpoint=record.checkpoint, watch=watch):
-            record.append(line)
-            tell(line)
-            if meter and every and line.round % every == 0:
-                meter.note(record.path, line, recipe.method)
-        history = History(record.rounds())
-        save_models(record.path, recipe, InputSpec.of(data), len(history.rounds))
-        record.finish(history)
+    watching = [*make_callbacks(recipe, record), *callbacks]
+    with build_federation(recipe, record, callbacks=watching) as experiment:
+        return _play(experiment, record, watching, overwrite=overwrite)
+
+
+def _play(experiment: Experiment, record: RunDirectory, callbacks: Sequence[Callback], *, overwrite: bool) -> History:
+    """All rounds into the run directory, then the models and the summary."""
+    recipe, error = experiment.recipe, None
+    with record.begin(recipe, overwrite=overwrite):
+        try:
+            for callback in callbacks:
+                callback.on_run_begin(record.rounds())
+            for line in experiment.federation.iter_rounds(recipe.rounds, checkpoint=record.checkpoint):
+                record.append(line)
+            history = History(record.rounds())
+            save_models(record.path, recipe, InputSpec.of(experiment.data), len(history.rounds))
+            record.finish(history, recipe.method)
+        except BaseException as problem:
+            error = problem
+            raise
+        finally:
+            for callback in callbacks:
+                callback.on_run_end(error)
     return history
 
 
-def theory_applies(recipe: Recipe) -> bool:
-    """Whether the teachers of a run are what the theory is about: weighted averages of predictions."""
-    return not isinstance(recipe.rule, str) or recipe.rule in TAU_BY_RULE
+def _require_directory(recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
+    """Refuse what only makes sense with a run directory."""
+    wanted = {
+        "resume": resume,
+        "overwrite": overwrite,
+        "track.tensorboard": recipe.track.tensorboard is not None,
+        "track.mlflow": recipe.track.mlflow is not None,
+        "theory.every": recipe.theory.every is not None,
+    }
+    for name in (name for name, given in wanted.items() if given):
+        raise TrustmixError(f"{name} needs a run directory; give out.")
+
+
+def make_callbacks(recipe: Recipe, record: RunDirectory) -> list[Callback]:
+    """The trackers and the theory probe that the recipe asks for; a missing library is refused at once."""
+    found: list[Callback] = []
+    if recipe.track.tensorboard is not None:
+        found.append(TensorBoard(Path(recipe.track.tensorboard), record.path))
+    if recipe.track.mlflow is not None:
+        found.append(MLflow(recipe.track.mlflow, record.path, recipe.settings()))
+    tau = recipe.method.tau
+    if recipe.theory.every is not None and tau is not None:
+        found.append(TheoryCallback(build_probe(recipe), record.path, recipe.theory.every, tau))
+    return found
 
 
 def build_probe(recipe: Recipe) -> TheoryProbe:

@@ -14,7 +14,7 @@ from pathlib import Path
 from trustmix import storage
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.recipe import Recipe
-from trustmix.federation import Checkpoint, History, Round
+from trustmix.federation import Checkpoint, History, Method, Round
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,10 @@ class RunDirectory:
         except OSError as error:
             raise StorageError(f"Could not write {self.path / 'rounds.jsonl'}: {error.strerror}.") from error
 
-    def finish(self, history: History) -> None:
-        """Write the summary, which marks the run as over."""
-        storage.write_json(self.path / "summary.json", history.summary())
+    def finish(self, history: History, method: Method) -> None:
+        """Write the summary, which marks the run as over; a report takes the method's label and colour from it."""
+        names = {"label": method.label, "colour": method.colour}
+        storage.write_json(self.path / "summary.json", {**history.summary(), **names})
 
 
 def ensure_empty(folder: Path) -> None:
@@ -111,7 +112,7 @@ def ensure_empty(folder: Path) -> None:
 def _same_recipe(file: Path, recipe: Recipe) -> Recipe:
     """The recipe that the run began with, if it is this one; what was left to the engine was settled then."""
     begun = Recipe.load(file)
-    ensure_same_recipe(file.parent, begun, recipe.settled(begun.engine.model_dump()))
+    ensure_same_recipe(file.parent, begun, recipe.resolve_engine(begun.engine.model_dump()))
     return begun
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import rich.table
 from rich.text import Text
 
-from trustmix.experiment.demo import METHODS
 from trustmix.experiment.toml_settings import toml_value
+from trustmix.federation import method_label
 
 SUMMARY = (
     "best_accuracy",
@@ -149,7 +149,7 @@ def label(key: str, value: Any) -> str:
     ('sUWA', 'tau=0.4', '[64, 32]')
     """
     if key == "rule" and isinstance(value, str):
-        return METHODS.get(value, value)
+        return method_label(value)
     return format_value(value)
 
 

@@ -13,11 +13,10 @@ import torch
 from rich.table import Table
 
 from trustmix import theory
-from trustmix.aggregation.rules import TAU_BY_RULE
 from trustmix.data import Labelled
 from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
-from trustmix.experiment.run import build_probe, theory_applies
+from trustmix.experiment.run import build_probe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import History, Round
 from trustmix.theory.probe import Measurement, TheoryProbe, Uploads
@@ -163,7 +162,7 @@ def analyze_runs(folders: Sequence[Path], reference: str | None = None) -> Findi
         meter = meters[key] = meters.get(key) or build_probe(recipe)
         history = History(RunDirectory(folder).rounds())
         line = history.rounds[-1]
-        run = MeasuredRun(folder, recipe, line, history.final_accuracy, meter.measure(folder, line, recipe.method))
+        run = MeasuredRun(folder, recipe, line, history.final_accuracy, meter.measure(folder, line, _tau(recipe)))
         runs.append(run)
         settings.setdefault(_key(recipe, "seed"), []).append((run, meter))
     return Findings(runs, [_curve(group) for group in settings.values()])
@@ -178,13 +177,21 @@ def _runs(folders: Sequence[Path]) -> list[tuple[Path, Recipe]]:
     if unfinished:
         raise TrustmixError(f"{unfinished[0]} is not finished; go on with `trustmix run ... --resume` first.")
     runs = [(file.parent, Recipe.load(file)) for file in files]
-    told = [(folder, recipe) for folder, recipe in runs if theory_applies(recipe)]
+    told = [(folder, recipe) for folder, recipe in runs if recipe.method.tau is not None]
     if not told:
         raise TrustmixError(
             f"{runs[0][0]} was run by {runs[0][1].rule}: the theory is about teachers that are weighted averages of "
-            f"predictions, as those of {', '.join(TAU_BY_RULE)} are."
+            f"predictions, as those of avg, uwa and suwa are."
         )
     return told
+
+
+def _tau(recipe: Recipe) -> float:
+    """The temperature of a run that the theory covers."""
+    tau = recipe.method.tau
+    if tau is None:
+        raise TrustmixError(f"{recipe.method.name} is no weighted average of predictions.")
+    return tau
 
 
 def _key(recipe: Recipe, without: str) -> str:
@@ -229,8 +236,7 @@ def _setting_name(recipe: Recipe) -> str:
     split = recipe.split
     detail = {"classes": f"{split.classes_per_client} classes a client", "dirichlet": f"alpha = {split.alpha:g}"}
     data = recipe.data.name or recipe.data.source
-    rule = recipe.method if isinstance(recipe.method, str) else f"tau={recipe.method:g}"
-    return f"{data}, {detail.get(split.kind, split.kind)}, clients trained by {rule}"
+    return f"{data}, {detail.get(split.kind, split.kind)}, clients trained by {recipe.method.name}"
 
 
 def _about_run(run: MeasuredRun) -> str:

@@ -1,24 +1,41 @@
 """One round as the paper draws it: clients, server, what travels between them, and what is kept."""
 
-from trustmix.federation.callbacks import ProgressCallback, ProgressEvent
+from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerContext
+from trustmix.federation.callbacks import Callback, ProgressEvent
 from trustmix.federation.checkpoint import Checkpoint
-from trustmix.federation.client import Client, LabelSharing, Public
+from trustmix.federation.client import Client, LabelSharing
+from trustmix.federation.distillation import Distillation
 from trustmix.federation.engine import ENGINES, Engine, EngineSetup
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
-from trustmix.federation.server import CENTRALIZED, LOCAL_ONLY, Federation, Participation
+from trustmix.federation.method import (
+    CENTRALIZED,
+    CLIENTS,
+    LOCAL_ONLY,
+    METHODS,
+    Method,
+    Rule,
+    method_label,
+    resolve_method,
+)
+from trustmix.federation.public_set import Public
+from trustmix.federation.server import Federation, Participation
 from trustmix.federation.store import DiskStore, MemoryStore
 from trustmix.federation.training import OPTIMIZERS, DeviceConfig, Training, TrainingJob, train, validate_loss
 
 __all__ = [
     "CENTRALIZED",
+    "CLIENTS",
     "ENGINES",
     "LOCAL_ONLY",
+    "METHODS",
     "OPTIMIZERS",
+    "Callback",
     "Checkpoint",
     "Client",
     "DeviceConfig",
     "DiskStore",
+    "Distillation",
     "Engine",
     "EngineSetup",
     "Failure",
@@ -26,15 +43,21 @@ __all__ = [
     "History",
     "LabelSharing",
     "MemoryStore",
+    "Method",
     "Participation",
-    "ProgressCallback",
     "ProgressEvent",
     "Public",
     "Reply",
     "Request",
     "Round",
+    "RoundResult",
+    "Rule",
+    "ServerAlgorithm",
+    "ServerContext",
     "Training",
     "TrainingJob",
+    "method_label",
+    "resolve_method",
     "train",
     "validate_loss",
 ]

@@ -1,13 +1,21 @@
-"""Where a run is, told to whoever watches it while it goes on."""
+"""What may watch a run while it goes on: one class with hooks that do nothing unless a callback overrides them."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+
+import torch
+
+from trustmix.aggregation.base import Aggregator, Upload
+from trustmix.federation.history import Round
 
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """Where a run is, for whoever watches it."""
+    """Where a run is.
+
+    >>> ProgressEvent(round=2, rounds=3, stage="clients", done=5, asked=10, accuracy=None).fraction_done
+    0.375
+    """
 
     round: int
     rounds: int
@@ -19,14 +27,34 @@ class ProgressEvent:
     """Of the last round that is known."""
 
     @property
-    def part(self) -> float:
+    def fraction_done(self) -> float:
         """How much of the run is behind, from 0 to 1."""
         exchanges = self.rounds if self.stage == "closing" else self.round - 1
         return (exchanges + self.done / self.asked) / (self.rounds + 1)
 
 
-ProgressCallback: TypeAlias = Callable[[ProgressEvent], None]
+class Callback:
+    """Hooks into a run, in the order in which they are called. A callback overrides those that it needs."""
 
+    def on_run_begin(self, rounds: Sequence[Round]) -> None:
+        """A run begins, or goes on after these rounds."""
 
-def ignore(moment: ProgressEvent) -> None:
-    """Watch nothing."""
+    def on_progress(self, event: ProgressEvent) -> None:
+        """Clients were asked, or one of them has answered."""
+
+    def on_round_begin(self, round_: int, aggregator: Aggregator) -> None:
+        """An empty aggregator is about to fold the uploads of a round."""
+
+    def on_upload(self, round_: int, upload: Upload) -> None:
+        """An upload was folded."""
+
+    def on_teacher(
+        self, round_: int, clients: Sequence[str], aggregator: Aggregator, probabilities: torch.Tensor
+    ) -> None:
+        """The teacher (N, C) of these clients' uploads was computed; it is not sent yet."""
+
+    def on_round_end(self, line: Round) -> None:
+        """All is known of a round, and its line is written; the round is not committed yet."""
+
+    def on_run_end(self, error: BaseException | None) -> None:
+        """The run is over, or was ended by this error."""

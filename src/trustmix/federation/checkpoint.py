@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trustmix import storage
-from trustmix.aggregation.rules import Memory
+from trustmix.aggregation.base import StateDict
 from trustmix.errors import StorageError
 
 
@@ -20,7 +20,7 @@ class ServerState:
     exchange: int = 0
     teacher: bytes | None = None
     pending: dict[str, Any] | None = None
-    memory: Memory = field(default_factory=dict)
+    memory: StateDict = field(default_factory=dict)
     """What the rule remembers."""
 
 

@@ -19,6 +19,7 @@ from trustmix.density.estimators import PrecomputedScores
 from trustmix.density.gaussians import percentile_ranks
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
+from trustmix.federation.public_set import Public
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.store import MemoryStore, State, Store
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
@@ -26,30 +27,9 @@ from trustmix.privacy.budget import PrivacyBudget
 from trustmix.privacy.dp_sgd import DPSGDParams
 from trustmix.privacy.mechanisms import select_confident_samples
 from trustmix.seeds import torch_generator
-from trustmix.wire import UPLOAD_ENCODERS, LabelSet, MessageHeader, decode_teacher, fingerprint
+from trustmix.wire import UPLOAD_ENCODERS, LabelSet
 
 LabelSharing: TypeAlias = Literal["none", "set", "counts"]
-
-
-@dataclass
-class Public:
-    """The public set as everybody sees it: inputs without labels."""
-
-    inputs: torch.Tensor
-    classes: int
-
-    def __post_init__(self) -> None:
-        if len(self.inputs) == 0:
-            raise TrustmixError("The public set is empty; clients need samples to exchange predictions on.")
-        self.fingerprint = fingerprint(self.inputs)
-
-    def envelope(self, sender: str, round_: int) -> MessageHeader:
-        """What a message about this set must say of itself."""
-        return MessageHeader(sender, round_, self.fingerprint, len(self.inputs), self.classes)
-
-    def teacher(self, message: bytes, round_: int) -> torch.Tensor:
-        """The teacher of that round, from the server's message."""
-        return decode_teacher(message, self.envelope("server", round_))
 
 
 @dataclass
@@ -129,7 +109,7 @@ class Client:
         """What private training is protected by, if it is."""
         return self.privacy.gradients(len(self.private), self.training) if self.privacy else None
 
-    def settle(self, hardware: DeviceConfig, *, keep: bool) -> None:
+    def to_device(self, hardware: DeviceConfig, *, keep: bool) -> None:
         """Move to where the engine computes, before the first step."""
         self.hardware, self.keep = hardware, keep
         device = hardware.device
@@ -139,7 +119,7 @@ class Client:
 
     def step(self, request: Request) -> Reply:
         """Answer one request, training on the spot."""
-        with closing(self.stages(request)) as stages:
+        with closing(self.step_jobs(request)) as stages:
             try:
                 while True:
                     train(next(stages))
@@ -147,13 +127,13 @@ class Client:
                 reply: Reply = end.value
                 return reply
 
-    def stages(self, request: Request) -> Generator[TrainingJob, None, Reply]:
+    def step_jobs(self, request: Request) -> Generator[TrainingJob, None, Reply]:
         """Answer one request, handing every training job to whoever runs the stages; it must be done when they go on.
 
         That is all an engine needs to know to train many clients at once.
         """
         try:
-            reply = yield from self._stages(request)
+            reply = yield from self._step_jobs(request)
         except BaseException:
             self._live = None  # half a step is no step: go on from the stored state next time
             raise
@@ -162,78 +142,81 @@ class Client:
             self._live = None
         return reply
 
-    def _stages(self, request: Request) -> Generator[TrainingJob, None, Reply]:
-        live = self._resume(request.round)
+    def _step_jobs(self, request: Request) -> Generator[TrainingJob, None, Reply]:
+        state = self._resume(request.round)
         seconds: dict[str, float] = {}
         tested: dict[str, float] = {}
         local_accuracy = payload = None
         if request.teacher is not None:
-            lesson = self._distil(live, request.round, request.teacher)
+            lesson = self.apply_server_message(state, request.round, request.teacher)
             if lesson is not None:
                 yield lesson
                 seconds["distil"] = lesson.seconds
         if request.round > 1 and self.test is not None:
             with _timed(seconds, "evaluate"):
-                tested = asdict(evaluate(live.model, self.test.inputs, self.test.labels, self.hardware))
+                tested = asdict(evaluate(state.model, self.test.inputs, self.test.labels, self.hardware))
         if request.train:
-            job = self._train(live, request.round)
+            job = self.private_job(state, request.round)
             yield job
             seconds["train"] = job.seconds
             if self.test is not None:
                 with _timed(seconds, "evaluate"):
                     own = self._own_class_test(self.test)
                     if len(own):
-                        local_accuracy = accuracy(live.model, own.inputs, own.labels, self.hardware)
+                        local_accuracy = accuracy(state.model, own.inputs, own.labels, self.hardware)
             if request.upload:
                 with _timed(seconds, "predict"):
-                    payload = self._upload(live, request)
+                    payload = self.make_upload(state, request)
         with _timed(seconds, "save"):
-            self.store.put(request.round, _state(live))
-        spent = self.spending(live.stages) if request.train else {}
+            self.store.put(request.round, _to_stored(state))
+        spent = self.privacy_spent(state.stages) if request.train else {}
         known = {**tested, **spent}
         return Reply(self.id, request.round, payload, local_accuracy=local_accuracy, seconds=seconds, **known)
 
-    def spending(self, stages: int) -> dict[str, float]:
+    def privacy_spent(self, stages: int) -> dict[str, float]:
         """What so many private stages, and the last of them alone, cost of the promised privacy, if there is any."""
         if self.privacy is None:
             return {}
         spent = partial(self.privacy.spent, stages, len(self.private), self.training)
         return {"epsilon": spent(), "epsilon_round": spent(before=stages - 1)}
 
-    def answer(self, round_: int, public: Public) -> bytes:
+    def predict_on(self, round_: int, public: Public) -> bytes:
         """The upload that the model of that round makes about another public set; nothing is trained or kept."""
         own, self.public = self.public, public
         try:
-            return self._upload(self._resume(round_ + 1), Request(round_))
+            return self.make_upload(self._resume(round_ + 1), Request(round_))
         finally:
             self.public = own
 
     def _resume(self, round_: int) -> ModelState:
-        """The live model if it is the newest state older than the round, else that state from the store."""
+        """The state model if it is the newest state older than the round, else that state from the store."""
         if self._live is None or self._round >= round_:
             model = self.hardware.place(self.model())
             self._live = ModelState(model, self.training.make_optimizer(model.parameters()))
-            state = self.store.before(round_)
-            if state is not None:
-                _restore(self._live, state)
+            stored = self.store.before(round_)
+            if stored is not None:
+                _restore(self._live, stored)
         return self._live
 
-    def _distil(self, live: ModelState, round_: int, message: bytes) -> TrainingJob | None:
+    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
         """Take in what the server sent: the job of learning it, or None where that needs no training."""
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
-        return self._job(live, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
+        return self.make_job(state, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
 
-    def _train(self, live: ModelState, round_: int) -> TrainingJob:
-        if self.privacy is not None and live.stages >= self.privacy.rounds:
+    def private_job(self, state: ModelState, round_: int) -> TrainingJob:
+        """The job of learning from the client's own labels."""
+        if self.privacy is not None and state.stages >= self.privacy.rounds:
             raise TrustmixError(f"its promise of privacy is for {self.privacy.rounds} rounds, and these are spent")
-        epochs = self.training.epochs if live.stages else self.training.first_epochs
-        live.stages += 1
+        epochs = self.training.epochs if state.stages else self.training.first_epochs
+        state.stages += 1
         private, augment = self.private, self.training.augment
-        return self._job(live, "private", round_, private.inputs, private.labels, epochs, augment, self.dp_sgd_params)
+        return self.make_job(
+            state, "private", round_, private.inputs, private.labels, epochs, augment, self.dp_sgd_params
+        )
 
-    def _job(
+    def make_job(
         self,
-        live: ModelState,
+        state: ModelState,
         stage: str,
         round_: int,
         inputs: torch.Tensor,
@@ -242,16 +225,17 @@ class Client:
         augment: Augment,
         noise: DPSGDParams | None = None,
     ) -> TrainingJob:
+        """A training job of this client: its order of batches comes from a seed stream named by stage and round."""
         if not self.training.keep_optimizer:
-            live.optimizer = self.training.make_optimizer(live.model.parameters())
+            state.optimizer = self.training.make_optimizer(state.model.parameters())
         private = self.privacy if noise is not None else None
         if private is not None:
             draws = private.draws(self.seed, stage, self.id, round_)  # which records a batch takes is a secret too
         else:
             draws = torch_generator(self.seed, "order", stage, self.id, round_)
         return TrainingJob.of(
-            live.model,
-            live.optimizer,
+            state.model,
+            state.optimizer,
             inputs,
             targets,
             epochs=epochs,
@@ -264,25 +248,25 @@ class Client:
             secret=private is not None and not private.simulated,
         )
 
-    def _upload(self, live: ModelState, request: Request) -> bytes:
+    def make_upload(self, state: ModelState, request: Request) -> bytes:
         """Public inference and the density, which is fitted anew after every private stage."""
-        envelope = self.public.envelope(self.id, request.round)
+        header = self.public.header(self.id, request.round)
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
         if self.privacy is not None and self.privacy.mechanism == "uploads":
             draws = self.privacy.draws(self.seed, "upload", self.id, request.round)
-            logits = self.privacy.spoilt(predict(live.model, self.public.inputs, self.hardware).cpu(), draws)
+            logits = self.privacy.spoilt(predict(state.model, self.public.inputs, self.hardware).cpu(), draws)
             silence = PrecomputedScores(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
-            return UPLOAD_ENCODERS[self.form](logits, silence, envelope, self.codec, base)
-        known = self._known(live, request.round)
-        said = score_inputs(live.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
-        labels = self._labels(said.known, said.scores)
+            return UPLOAD_ENCODERS[self.form](logits, silence, header, self.codec, base)
+        known = self._density_samples(state, request.round)
+        said = score_inputs(state.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
+        labels = self._label_set(said.known, said.scores)
         density = PrecomputedScores(said.scores) if self.form == "scores" or self.standardise else said.density
-        return UPLOAD_ENCODERS[self.form](said.logits, density, envelope, self.codec, base, labels)
+        return UPLOAD_ENCODERS[self.form](said.logits, density, header, self.codec, base, labels)
 
-    def _known(self, live: ModelState, round_: int) -> Labelled:
+    def _density_samples(self, state: ModelState, round_: int) -> Labelled:
         """What the density is fitted on: calibration samples, or, under a promise, public ones."""
         if self.privacy is not None:
-            logits = predict(live.model, self.public.inputs, self.hardware).cpu()
+            logits = predict(state.model, self.public.inputs, self.hardware).cpu()
             chosen, classes = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
             return Labelled(self.public.inputs[chosen], classes)
         if not self.augment_calibration:
@@ -290,7 +274,7 @@ class Client:
         draws = calibration_generator(self.seed, self.id, round_)
         return Labelled(augment_batch(self.calibration.inputs, "crop-flip", draws), self.calibration.labels)
 
-    def _labels(self, known: torch.Tensor, scores: torch.Tensor) -> LabelSet | None:
+    def _label_set(self, known: torch.Tensor, scores: torch.Tensor) -> LabelSet | None:
         """What is told of the label set, and the ranks of the scores that go with it."""
         if self.labels == "none":
             return None
@@ -308,19 +292,19 @@ def calibration_generator(seed: int, client: str, round_: int) -> torch.Generato
     return torch_generator(seed, "calibration", client, round_)
 
 
-def _state(live: ModelState) -> State:
+def _to_stored(state: ModelState) -> State:
     """Model, buffers and optimiser as tensors that safetensors can hold."""
-    tensors = {f"model.{name}": tensor for name, tensor in live.model.state_dict().items()}
-    for index, entries in live.optimizer.state_dict()["state"].items():
+    tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
+    for index, entries in state.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in entries.items() if value is not None}
-    return tensors, {"stages": live.stages}
+    return tensors, {"stages": state.stages}
 
 
-def _restore(live: ModelState, state: State) -> None:
-    tensors, facts = state
-    live.stages = int(facts["stages"])
-    live.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
-    parameters = [p for group in live.optimizer.param_groups for p in group["params"]]
+def _restore(state: ModelState, stored: State) -> None:
+    tensors, facts = stored
+    state.stages = int(facts["stages"])
+    state.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
+    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     slots: dict[int, dict[str, Any]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
@@ -329,7 +313,7 @@ def _restore(live: ModelState, state: State) -> None:
             # fused optimisers read their state in the parameter's memory order, which may be channels_last
             own = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value)
             slots.setdefault(int(index), {})[entry] = own.detach().copy_(value)
-    live.optimizer.load_state_dict({**live.optimizer.state_dict(), "state": slots})
+    state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": slots})
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Where clients run is one seam: an engine carries requests to clients and brings their answers."""
+"""Where clients run: an engine carries requests to clients and brings their answers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,9 +31,9 @@ class EngineSetup:
     """An engine that can carry exchanges, and what it made of what was left to it."""
 
     engine: Engine
-    account: str
+    description: str
     """How clients are run, and how that was found, in a line for the user."""
-    settled: Mapping[str, Any] = field(default_factory=dict)
+    resolved: Mapping[str, Any] = field(default_factory=dict)
     """Settings of a recipe's [engine] that may have been open, as they are now: a resumed run goes on with them."""
     hardware: DeviceConfig = field(default_factory=DeviceConfig)
     """Where the server's own model computes, if it has one."""
@@ -41,6 +41,6 @@ class EngineSetup:
 
 EngineFactory: TypeAlias = Callable[..., EngineSetup]
 
-ENGINES: Registry[EngineFactory] = Registry("engine")
+ENGINES: Registry[EngineFactory] = Registry("engine", provided_by="trustmix.engines")
 """Functions that make engines: of the clients, of `keep` (models stay in memory between rounds), and of those settings
 of a recipe's [engine] that they have parameters for."""

@@ -1,27 +1,26 @@
-"""The peers, on the same data, models, engines and recipes. Importing this room registers its rules."""
+"""All methods, one short file each, on the same data, models and engines. Importing this room registers them."""
 
-from trustmix.aggregation import robust  # noqa: F401 - it registers its rules
-from trustmix.methods import dsfl, fedmd  # noqa: F401 - they register their rules
+from trustmix.methods import distillation, local_only, reference  # noqa: F401 - they register methods
 from trustmix.methods.cfd import quantize
-from trustmix.methods.dsfl import entropy_reduction
-from trustmix.methods.fedavg import FedAvg, WeightClient
+from trustmix.methods.dsfl import DSFL, entropy_reduction
+from trustmix.methods.fedavg import FedAvg, WeightClient, WeightedMean
 from trustmix.methods.feddf import FedDF
-from trustmix.methods.registry import CLIENTS, ROBUST, SERVERS, check_method
+from trustmix.methods.fedmd import FedMD
 from trustmix.methods.scaffold import Scaffold, ScaffoldClient
-from trustmix.methods.selective_fd import DensityRatio, SelectiveClient
+from trustmix.methods.selective_fd import DensityRatio, SelectiveClient, SelectiveFD
 
 __all__ = [
-    "CLIENTS",
-    "ROBUST",
-    "SERVERS",
+    "DSFL",
     "DensityRatio",
     "FedAvg",
     "FedDF",
+    "FedMD",
     "Scaffold",
     "ScaffoldClient",
     "SelectiveClient",
+    "SelectiveFD",
     "WeightClient",
-    "check_method",
+    "WeightedMean",
     "entropy_reduction",
     "quantize",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trustmix.aggregation.weighted_average import validate_predictions
+from trustmix.aggregation.base import validate_predictions
 from trustmix.arrays import ArraySpec
 from trustmix.errors import TrustmixError
 from trustmix.wire.codecs import round_rows

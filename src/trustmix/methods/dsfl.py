@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 
-from trustmix.aggregation.rules import RULES
-from trustmix.aggregation.weighted_average import Accumulator, Teacher
-from trustmix.arrays import ArraySpec, to_finite_tensor
+from trustmix.aggregation.base import Teacher
+from trustmix.aggregation.weighted_average import Accumulator
+from trustmix.arrays import ArrayLike, ArraySpec, to_finite_tensor
+from trustmix.federation.method import METHODS, Method
 
 TEMPERATURE = 0.1
 """T, the paper's choice."""
 
 
-def entropy_reduction(probabilities: Any, temperature: float = TEMPERATURE) -> Any:
-    """softmax(p / T) of each row (N, C).
+def entropy_reduction(probabilities: ArrayLike, temperature: float = TEMPERATURE) -> Any:
+    """softmax(p / T) of each row (N, C), in the kind of array given.
 
     >>> import numpy as np
     >>> entropy_reduction(np.array([[0.6, 0.4]])).round(4).tolist()  # odds exp(0.2 / 0.1)
@@ -27,18 +28,16 @@ def entropy_reduction(probabilities: Any, temperature: float = TEMPERATURE) -> A
     return ArraySpec.of(probabilities).restore(torch.softmax(p / temperature, -1))
 
 
-@RULES.register("ds-fl")
-class DSFL:
-    """The average of all predictions, sharpened."""
+class DSFL(Accumulator):
+    """The average of all predictions, sharpened; scores do not count."""
 
     def __init__(self) -> None:
-        self._average = Accumulator(0.0)
+        super().__init__(tau=0.0)
 
-    def add(self, predictions: Any, scores: Any = None, *, weight: float = 1.0, **told: Any) -> None:
-        """Fold in one client's predictions q (N, C); at tau = 0 scores do not count."""
-        self._average.add(predictions, scores, weight=weight, **told)
-
-    def finish(self) -> Teacher[Any]:
-        """The teacher of everything added so far."""
-        teacher = self._average.finish()
+    def compute(self) -> Teacher[Any]:
+        """The softmax of the averaged probabilities at a low temperature."""
+        teacher = super().compute()
         return replace(teacher, probabilities=entropy_reduction(teacher.probabilities))
+
+
+METHODS.register("ds-fl")(Method("ds-fl", "DS-FL", DSFL))

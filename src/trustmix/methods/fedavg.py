@@ -5,17 +5,18 @@ batch norm, are averaged with the weights. Messages are safetensors, and are che
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from trustmix import storage
-from trustmix.aggregation.rules import Memory
 from trustmix.arrays import all_finite
 from trustmix.errors import TrustmixError
-from trustmix.federation import LOCAL_ONLY, Client, Federation, Reply, Request, TrainingJob
-from trustmix.federation.client import ModelState
-from trustmix.federation.server import RoundReplies
+from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerContext
+from trustmix.federation.client import Client, ModelState
+from trustmix.federation.messages import Reply, Request
+from trustmix.federation.method import CLIENTS, METHODS, Method
+from trustmix.federation.training import TrainingJob
 from trustmix.wire import fedavg_bytes
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
@@ -32,14 +33,14 @@ def decode_weights(message: bytes, sender: str, round_: int, like: Tensors) -> t
     tensors, header = storage.unpack(message, source)
     for key, value in {"kind": "weights", "sender": sender, "round": round_}.items():
         if header.get(key) != value:
-            raise TrustmixError(f"{source} says {key} = {str(header.get(key))[:60]}; expected was {value}.")
+            raise TrustmixError(f"{source} has {key} = {str(header.get(key))[:60]}; expected was {value}.")
     if _layout(tensors) != _layout(like):
         raise TrustmixError(f"{source} has weights of another architecture; all clients must train the same model.")
     if not all(all_finite(tensor) for tensor in tensors.values()):
         raise TrustmixError(f"{source} has weights that are not finite numbers.")
     samples = header.get("samples")
     if not isinstance(samples, int) or samples < 0:
-        raise TrustmixError(f"{source} says samples = {str(samples)[:60]}; it must be a number of samples.")
+        raise TrustmixError(f"{source} has samples = {str(samples)[:60]}; it must be a number of samples.")
     return tensors, samples
 
 
@@ -51,28 +52,28 @@ class WeightedMean:
     """A weighted mean of named tensors, folded one by one in float64; whole numbers are rounded in the end.
 
     >>> mean = WeightedMean()
-    >>> mean.add({"w": torch.tensor([1.0, 2.0]), "steps": torch.tensor(3)}, 1)
-    >>> mean.add({"w": torch.tensor([5.0, 2.0]), "steps": torch.tensor(4)}, 3)
-    >>> mean.finish()
+    >>> mean.update({"w": torch.tensor([1.0, 2.0]), "steps": torch.tensor(3)}, 1)
+    >>> mean.update({"w": torch.tensor([5.0, 2.0]), "steps": torch.tensor(4)}, 3)
+    >>> mean.compute()
     {'w': tensor([4., 2.]), 'steps': tensor(4)}
     """
 
     def __init__(self) -> None:
-        self.added = 0
+        self.n_clients = 0
         self._amount = 0.0
         self._sums: dict[str, torch.Tensor] = {}
         self._types: dict[str, torch.dtype] = {}
 
-    def add(self, tensors: Tensors, amount: float) -> None:
+    def update(self, tensors: Tensors, amount: float) -> None:
         """Fold in one client's tensors."""
         for name, tensor in tensors.items():
             share = tensor.detach().cpu().to(torch.float64) * amount
             self._sums[name] = self._sums[name] + share if name in self._sums else share
             self._types[name] = tensor.dtype
         self._amount += amount
-        self.added += 1
+        self.n_clients += 1
 
-    def finish(self) -> dict[str, torch.Tensor]:
+    def compute(self) -> dict[str, torch.Tensor]:
         """The mean of everything added so far, each tensor of its own type."""
         return {
             name: (value if self._types[name].is_floating_point else value.round()).to(self._types[name])
@@ -83,60 +84,75 @@ class WeightedMean:
 class WeightClient(Client):
     """A client that starts each round from the server's weights and answers with its own."""
 
-    def _distil(self, live: ModelState, round_: int, message: bytes) -> TrainingJob | None:
-        weights, _ = decode_weights(message, "server", round_ - 1, live.model.state_dict())
-        live.model.load_state_dict(weights)
+    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
+        """Take over the server's weights."""
+        weights, _ = decode_weights(message, "server", round_ - 1, state.model.state_dict())
+        state.model.load_state_dict(weights)
         return None
 
-    def _upload(self, live: ModelState, request: Request) -> bytes:
-        return encode_weights(live.model.state_dict(), self.id, request.round, len(self.private))
+    def make_upload(self, state: ModelState, request: Request) -> bytes:
+        """The model's weights, and how many samples they were trained on."""
+        return encode_weights(state.model.state_dict(), self.id, request.round, len(self.private))
 
 
-class FedAvg(Federation):
-    """A federation of `WeightClient`s. `student` is the server's own model, which all clients begin with.
+class FedAvg(ServerAlgorithm):
+    """The server of FedAvg. Its `student` is the model that all clients begin with.
 
     >>> import trustmix as tm
     >>> def model(): return torch.nn.Linear(4, 2)
     >>> x, y, public = torch.rand(20, 4), torch.arange(20) % 2, tm.Public(torch.rand(8, 4), classes=2)
     >>> clients = [WeightClient.from_arrays(name, model, x, y, public=public) for name in ("north", "south", "server")]
-    >>> history = FedAvg(clients=clients[:2], student=clients[2], public=public).run(rounds=2)
-    >>> [line.participants for line in history.rounds]
+    >>> federation = tm.Federation(clients=clients[:2], student=clients[2], public=public, rule="fedavg")
+    >>> [line.participants for line in federation.run(rounds=2).rounds]
     [['north', 'south'], ['north', 'south']]
     """
 
-    name = "fedavg"
-    paper_bytes = staticmethod(fedavg_bytes)
+    upload_bytes = staticmethod(fedavg_bytes)
+    """What the paper counts for one upload."""
 
-    def __init__(self, *, student: Client, **settings: Any) -> None:
-        clients = settings.get("clients")
-        if isinstance(clients, Sequence) and len({c.architecture for c in (*clients, student)}) > 1:
-            raise TrustmixError(
-                f"{self.name} averages weights, which takes one architecture; these clients have several models."
-            )
-        super().__init__(rule=LOCAL_ONLY, **settings)
-        self.method, self.server = self.name, student
-        self._initial = student.model().state_dict()
+    def __init__(self, context: ServerContext) -> None:
+        if context.student is None:
+            raise TrustmixError("methods that exchange weights need a student: the model that all clients begin with.")
+        self.context, self.student = context, context.student
+        self.initial = self.initial_weights()
+        self.mean = WeightedMean()
+        self._round = 0
 
-    def _opening(self) -> bytes:
-        return encode_weights(self._initial, "server", 0)
+    def initial_weights(self) -> dict[str, torch.Tensor]:
+        """What the first message carries."""
+        return dict(self.student.model().state_dict())
 
-    def _mixer(self, last: bytes | None, memory: Memory) -> Any:  # noqa: ARG002
-        return WeightedMean()
+    def initial_message(self) -> bytes:
+        """The weights that all clients begin with."""
+        return encode_weights(self.initial, "server", 0)
 
-    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: RoundReplies) -> None:  # noqa: ARG002
-        mixer.add(*self._received(reply))
+    def begin_round(self, round_: int, message: bytes | None) -> None:  # noqa: ARG002 - the interface
+        """Start with an empty mean."""
+        self._round, self.mean = round_, WeightedMean()
 
-    def _received(self, reply: Reply) -> tuple[dict[str, torch.Tensor], int]:
+    def aggregate(self, reply: Reply) -> None:
+        """Fold one client's weights, by its number of samples."""
+        self.mean.update(*self.decode(reply))
+
+    def decode(self, reply: Reply) -> tuple[dict[str, torch.Tensor], int]:
         """A client's weights, and how many samples it trained them on."""
-        weights, samples = decode_weights(reply.payload or b"", reply.client, reply.round, self._initial)
+        weights, samples = decode_weights(reply.payload or b"", reply.client, reply.round, self.initial)
         if samples == 0:
-            raise TrustmixError(f"The message of {reply.client} says samples = 0; it must have trained on some.")
+            raise TrustmixError(f"The message of {reply.client} has samples = 0; it must have trained on some.")
         return weights, samples
 
-    def _teach(self, number: int, mixer: Any, result: RoundReplies) -> tuple[bytes, dict[str, Any]]:
-        return encode_weights(mixer.finish(), "server", number), self._costs(result)
+    def finalize(self, clients: Sequence[str]) -> RoundResult:
+        """The mean of all weights is what clients start the next round from."""
+        message = encode_weights(self.mean.compute(), "server", self._round)
+        return RoundResult(message, self.costs(clients))
 
-    def _costs(self, result: RoundReplies) -> dict[str, Any]:
+    def costs(self, clients: Sequence[str]) -> dict[str, float | None]:
         """What the paper counts: the participants' models in float32."""
-        parameters = sum(parameter.numel() for parameter in self.server.model().parameters())
-        return {"paper_bytes_up": len(result.replies) * self.paper_bytes(parameters)}
+        parameters = sum(parameter.numel() for parameter in self.student.model().parameters())
+        return {"paper_bytes_up": len(clients) * self.upload_bytes(parameters)}
+
+
+CLIENTS.register("weights")(WeightClient)
+METHODS.register("fedavg")(
+    Method("fedavg", "FedAvg", algorithm=FedAvg, client="weights", exchanges="weights", guardable=False)
+)

@@ -4,50 +4,58 @@ The student begins with the averaged weights and learns softmax((1/M) sum_i z_i(
 what clients start the next round from. Clients' logits are computed at the server, which has their weights.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from trustmix.aggregation.rules import Memory
-from trustmix.federation import Reply, train
+from trustmix.federation.algorithm import RoundResult
 from trustmix.federation.client import ModelState
-from trustmix.federation.server import RoundReplies
-from trustmix.federation.training import predict
+from trustmix.federation.distillation import teacher_metrics
+from trustmix.federation.messages import Reply
+from trustmix.federation.method import METHODS, Method
+from trustmix.federation.training import predict, train
 from trustmix.methods.fedavg import FedAvg, Tensors, WeightedMean, encode_weights
 
 
 class FedDF(FedAvg):
-    """A federation of `WeightClient`s with distillation at the server, by the training settings of `student`."""
+    """The server of FedDF: FedAvg, then distillation by the training settings of the `student`."""
 
-    name = "feddf"
+    def begin_round(self, round_: int, message: bytes | None) -> None:
+        """Start with empty means of weights and of logits."""
+        super().begin_round(round_, message)
+        self._logits = WeightedMean()
 
-    def _mixer(self, last: bytes | None, memory: Memory) -> Any:  # noqa: ARG002
-        return WeightedMean(), WeightedMean()
+    def aggregate(self, reply: Reply) -> None:
+        """Fold one client's weights, and the logits that they give on the public set."""
+        weights, samples = self.decode(reply)
+        self.mean.update(weights, samples)
+        logits = predict(self._model(weights), self.context.public.inputs, self.student.hardware)
+        self._logits.update({"logits": logits}, 1)
 
-    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: RoundReplies) -> None:  # noqa: ARG002
-        weights, logits = mixer
-        sent, samples = self._received(reply)
-        weights.add(sent, samples)
-        logits.add({"logits": predict(self._model(sent), self.public.inputs, self.server.hardware)}, 1)
-
-    def _teach(self, number: int, mixer: Any, result: RoundReplies) -> tuple[bytes, dict[str, Any]]:
-        weights, logits = mixer
-        teacher = torch.softmax(logits.finish()["logits"], 1)
-        model = self._model(weights.finish())
-        live = ModelState(model, self.server.training.make_optimizer(model.parameters()))
-        targets, epochs = teacher.to(self.server.hardware.device), self.server.training.public_epochs
-        job = self.server._job(live, "public", number + 1, self.public.inputs, targets, epochs, "none")
+    def finalize(self, clients: Sequence[str]) -> RoundResult:
+        """Distil the mean logits into the mean of all weights."""
+        teacher = torch.softmax(self._logits.compute()["logits"], 1)
+        model, student = self._model(self.mean.compute()), self.student
+        state = ModelState(model, student.training.make_optimizer(model.parameters()))
+        targets, epochs = teacher.to(student.hardware.device), student.training.public_epochs
+        inputs = self.context.public.inputs
+        job = student.make_job(state, "public", self._round + 1, inputs, targets, epochs, "none")
         train(job)
-        result.seconds["student"] = job.seconds
-        return encode_weights(model.state_dict(), "server", number), {
-            **self._measured(teacher),
-            "concentration": 1 / logits.added,
-            "effective_clients": float(logits.added),
-            **self._costs(result),
+        metrics = {
+            **teacher_metrics(self.context, teacher),
+            "concentration": 1 / self._logits.n_clients,
+            "effective_clients": float(self._logits.n_clients),
+            **self.costs(clients),
         }
+        return RoundResult(encode_weights(model.state_dict(), "server", self._round), metrics, {"student": job.seconds})
 
     def _model(self, weights: Tensors) -> nn.Module:
-        model = self.server.hardware.place(self.server.model())
+        model = self.student.hardware.place(self.student.model())
         model.load_state_dict(weights)
         return model
+
+
+METHODS.register("feddf")(
+    Method("feddf", "FedDF", algorithm=FedDF, client="weights", exchanges="weights", guardable=False)
+)

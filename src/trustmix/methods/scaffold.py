@@ -4,20 +4,24 @@ y_i <- y_i - lr (g_i(y_i) - c_i + c),  c_i+ = c_i - c + (x - y_i) / (K lr),  x <
 c <- c + (1/N) sum_i (c_i+ - c_i). The correction is of gradients, so the local optimiser is plain SGD.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from trustmix.aggregation.rules import Memory
 from trustmix.errors import TrustmixError
-from trustmix.federation import Reply, Request, Training, TrainingJob
+from trustmix.federation.algorithm import RoundResult
 from trustmix.federation.client import ModelState
-from trustmix.federation.server import RoundReplies
-from trustmix.methods.fedavg import FedAvg, WeightClient, WeightedMean, decode_weights, encode_weights
+from trustmix.federation.messages import Reply, Request
+from trustmix.federation.method import CLIENTS, METHODS, Method
+from trustmix.federation.training import Training, TrainingJob
+from trustmix.methods.fedavg import FedAvg, WeightClient, decode_weights, encode_weights
 from trustmix.wire import scaffold_bytes
+
+OPTIMIZER = "sgd"
+"""The correction is of gradients, and mean gradients are read off the steps taken: no other optimiser will do."""
 
 
 class CorrectedSGD(torch.optim.SGD):
@@ -40,19 +44,19 @@ class CorrectedSGD(torch.optim.SGD):
 class ScaffoldTraining(Training):
     """How a client of SCAFFOLD learns."""
 
-    optimizer: str = "sgd"
+    optimizer: str = OPTIMIZER
 
     def __post_init__(self) -> None:
-        check_optimizer(self.optimizer)
+        validate_optimizer(self.optimizer)
 
     def make_optimizer(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
         """The corrected optimiser of those parameters that are trainable."""
         return CorrectedSGD([p for p in parameters if p.requires_grad], lr=self.lr, fused=True)
 
 
-def check_optimizer(name: str) -> None:
+def validate_optimizer(name: str) -> None:
     """Refuse optimisers whose steps are not the learning rate times the gradient."""
-    if name != "sgd":
+    if name != OPTIMIZER:
         raise TrustmixError(
             f"scaffold corrects gradients, which {name} would rescale, and reads mean gradients off the steps taken; "
             "set train.optimizer = sgd."
@@ -67,57 +71,60 @@ class ScaffoldClient(WeightClient):
         # plain SGD has no state of its own to reset, and c_i must stay
         self.training = ScaffoldTraining(**{**asdict(self.training), "keep_optimizer": True})
 
-    def _distil(self, live: ModelState, round_: int, message: bytes) -> TrainingJob | None:
-        sent, _ = decode_weights(message, "server", round_ - 1, _with_control(live.model))
-        live.model.load_state_dict({name: value for name, value in sent.items() if not name.startswith(CONTROL)})
-        for name, parameter in _trainable(live.model).items():
-            control = live.optimizer.state[parameter].get("control", torch.zeros_like(parameter))
+    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
+        """Take over the server's weights, and the correction c - c_i."""
+        sent, _ = decode_weights(message, "server", round_ - 1, _with_control(state.model))
+        state.model.load_state_dict({name: value for name, value in sent.items() if not name.startswith(CONTROL)})
+        for name, parameter in _trainable(state.model).items():
+            control = state.optimizer.state[parameter].get("control", torch.zeros_like(parameter))
             correction = torch.empty_like(parameter).detach().copy_(sent[CONTROL + name]) - control
-            live.optimizer.state[parameter] = {"control": control, "correction": correction}
+            state.optimizer.state[parameter] = {"control": control, "correction": correction}
         return None
 
-    def _train(self, live: ModelState, round_: int) -> TrainingJob:
-        for parameter in _trainable(live.model).values():
-            live.optimizer.state[parameter]["begin"] = parameter.detach().clone()
-        return super()._train(live, round_)
+    def private_job(self, state: ModelState, round_: int) -> TrainingJob:
+        """Remember where the local steps begin."""
+        for parameter in _trainable(state.model).values():
+            state.optimizer.state[parameter]["begin"] = parameter.detach().clone()
+        return super().private_job(state, round_)
 
-    def _upload(self, live: ModelState, request: Request) -> bytes:
+    def make_upload(self, state: ModelState, request: Request) -> bytes:
+        """The weights, and the change of the control variate by option II."""
         changes = {}
-        for name, parameter in _trainable(live.model).items():
-            state = live.optimizer.state[parameter]
-            steps, descent = state["step"], state["begin"] - parameter.detach()
-            control = descent / (steps * self.training.lr) - state["correction"]
-            changes[CONTROL + name] = control - state["control"]
-            live.optimizer.state[parameter] = {"control": control}
-        return encode_weights({**live.model.state_dict(), **changes}, self.id, request.round, len(self.private))
+        for name, parameter in _trainable(state.model).items():
+            slots = state.optimizer.state[parameter]
+            steps, descent = slots["step"], slots["begin"] - parameter.detach()
+            control = descent / (steps * self.training.lr) - slots["correction"]
+            changes[CONTROL + name] = control - slots["control"]
+            state.optimizer.state[parameter] = {"control": control}
+        return encode_weights({**state.model.state_dict(), **changes}, self.id, request.round, len(self.private))
 
 
 class Scaffold(FedAvg):
-    """A federation of `ScaffoldClient`s: the plain mean of weights, as in the paper, and the server's control c."""
+    """The server of SCAFFOLD: the plain mean of weights, as in the paper, and the server's control c."""
 
-    name = "scaffold"
-    paper_bytes = staticmethod(scaffold_bytes)
+    upload_bytes = staticmethod(scaffold_bytes)
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._initial = _with_control(self.server.model())
+    def initial_weights(self) -> dict[str, torch.Tensor]:
+        """Weights, and control variates of zero."""
+        return _with_control(self.student.model())
 
-    def _mixer(self, last: bytes | None, memory: Memory) -> Any:  # noqa: ARG002
-        return last, WeightedMean()
+    def begin_round(self, round_: int, message: bytes | None) -> None:
+        """Remember what the clients started from."""
+        super().begin_round(round_, message)
+        self._before, _ = decode_weights(message or b"", "server", round_ - 1, self.initial)
 
-    def _take(self, reply: Reply, mixer: Any, last: bytes | None, result: RoundReplies) -> None:  # noqa: ARG002
-        _, mean = mixer
-        mean.add(decode_weights(reply.payload or b"", reply.client, reply.round, self._initial)[0], 1)
+    def aggregate(self, reply: Reply) -> None:
+        """Fold one client's weights and the change of its control variate; all clients count alike."""
+        self.mean.update(decode_weights(reply.payload or b"", reply.client, reply.round, self.initial)[0], 1)
 
-    def _teach(self, number: int, mixer: Any, result: RoundReplies) -> tuple[bytes, dict[str, Any]]:
-        last, mean = mixer
-        before, _ = decode_weights(last or b"", "server", number - 1, self._initial)
-        part = mean.added / len(self.engine.clients)
+    def finalize(self, clients: Sequence[str]) -> RoundResult:
+        """The mean of weights, and c moved by the part of the clients that took part."""
+        part = self.mean.n_clients / len(self.context.engine.clients)
         after = {
-            name: before[name] + part * value if name.startswith(CONTROL) else value
-            for name, value in mean.finish().items()
+            name: self._before[name] + part * value if name.startswith(CONTROL) else value
+            for name, value in self.mean.compute().items()
         }
-        return encode_weights(after, "server", number), self._costs(result)
+        return RoundResult(encode_weights(after, "server", self._round), self.costs(clients))
 
 
 CONTROL = "control of "
@@ -132,3 +139,17 @@ def _with_control(model: nn.Module) -> dict[str, torch.Tensor]:
     """The model's tensors, and a control variate of zero for each parameter that is trained."""
     zeros = {CONTROL + name: torch.zeros_like(parameter) for name, parameter in _trainable(model).items()}
     return {**model.state_dict(), **{name: zero.detach() for name, zero in zeros.items()}}
+
+
+CLIENTS.register("scaffold")(ScaffoldClient)
+METHODS.register("scaffold")(
+    Method(
+        "scaffold",
+        "SCAFFOLD",
+        algorithm=Scaffold,
+        client="scaffold",
+        exchanges="weights",
+        guardable=False,
+        optimizer=OPTIMIZER,
+    )
+)

@@ -6,18 +6,15 @@ averages the votes and drops samples without a vote and those whose entropy exce
 """
 
 import math
-from typing import Any
 
 import torch
 
-from trustmix.aggregation.rules import RULES
-from trustmix.aggregation.weighted_average import Teacher, validate_predictions, validate_scores
-from trustmix.arrays import ArraySpec, format_shape
-from trustmix.density.estimators import PrecomputedScores
-from trustmix.errors import TrustmixError
-from trustmix.federation import Client, Request, TrainingJob
-from trustmix.federation.client import ModelState
-from trustmix.federation.training import predict
+from trustmix.aggregation.base import StateDict, SumAggregator, Upload
+from trustmix.density import PrecomputedScores
+from trustmix.federation.client import Client, ModelState
+from trustmix.federation.messages import Request
+from trustmix.federation.method import CLIENTS, METHODS, Method
+from trustmix.federation.training import TrainingJob, predict
 from trustmix.wire import UPLOAD_ENCODERS
 
 KNOWN = 0.5
@@ -76,70 +73,60 @@ class DensityRatio:
 class SelectiveClient(Client):
     """A client that votes on what it knows, and leaves samples that were dropped out of its distillation."""
 
-    def _upload(self, live: ModelState, request: Request) -> bytes:
-        private = predict(live.model, self.calibration.inputs, self.hardware).cpu()
-        logits = predict(live.model, self.public.inputs, self.hardware).cpu()
+    def make_upload(self, state: ModelState, request: Request) -> bytes:
+        """Predictions, and a vote a sample in place of a score."""
+        private = predict(state.model, self.calibration.inputs, self.hardware).cpu()
+        logits = predict(state.model, self.public.inputs, self.hardware).cpu()
         votes = PrecomputedScores(torch.where(DensityRatio(private, logits)(logits) >= KNOWN, VOTE, NO_VOTE))
-        envelope = self.public.envelope(self.id, request.round)
-        return UPLOAD_ENCODERS["scores"](logits, votes, envelope, self.codec)
+        header = self.public.header(self.id, request.round)
+        return UPLOAD_ENCODERS["scores"](logits, votes, header, self.codec)
 
-    def _distil(self, live: ModelState, round_: int, message: bytes) -> TrainingJob | None:
+    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
+        """Distil the samples whose label is far from uniform, whatever the codec."""
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
-        told = (ambiguity(teacher) < (1 + AMBIGUOUS) / 2).nonzero().squeeze(1)  # far from uniform, whatever the codec
-        if len(told) < 2:
+        kept = (ambiguity(teacher) < (1 + AMBIGUOUS) / 2).nonzero().squeeze(1)
+        if len(kept) < 2:
             return None  # batch norm needs two samples
-        inputs = self.public.inputs[told]
-        return self._job(live, "public", round_, inputs, teacher[told], self.training.public_epochs, "none")
+        inputs = self.public.inputs[kept]
+        return self.make_job(state, "public", round_, inputs, teacher[kept], self.training.public_epochs, "none")
 
 
-@RULES.register("selective-fd")
-class SelectiveFD:
+class SelectiveFD(SumAggregator):
     """The average of the votes on each sample, where there are any and they agree enough; uniform elsewhere.
 
     >>> rule = SelectiveFD()
-    >>> rule.add(torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]), torch.tensor([VOTE, NO_VOTE, VOTE]))
-    >>> rule.add(torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.4, 0.6]]), torch.tensor([NO_VOTE, NO_VOTE, VOTE]))
-    >>> rule.finish().probabilities.tolist()  # one vote; none; two that disagree
+    >>> rule.update(torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]), torch.tensor([VOTE, NO_VOTE, VOTE]))
+    >>> rule.update(torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.4, 0.6]]), torch.tensor([NO_VOTE, NO_VOTE, VOTE]))
+    >>> rule.compute().probabilities.tolist()  # one vote; none; two that disagree
     [[0.8999999761581421, 0.10000000149011612], [0.5, 0.5], [0.5, 0.5]]
     """
 
-    def __init__(self) -> None:
-        self.clients = 0
-        self._kind: ArraySpec | None = None
-        self._total: torch.Tensor | None = None
-        self._votes = torch.zeros(0)
+    def terms(self, upload: Upload) -> dict[str, torch.Tensor]:
+        """Predictions where the score is VOTE; without scores, everywhere."""
+        q = upload.predictions.to(torch.float64)
+        score = torch.full((len(q),), VOTE) if upload.scores is None else upload.scores
+        vote = upload.weight * (score > (VOTE + NO_VOTE) / 2).to(torch.float64)
+        return {"total": q * vote.unsqueeze(1), "votes": vote}
 
-    def add(
-        self,
-        predictions: Any,
-        scores: Any = None,
-        *,
-        name: str = "upload",
-        weight: float = 1.0,
-        **told: Any,  # noqa: ARG002
-    ) -> None:
-        """Fold in one client's predictions q (N, C) where its scores (N,) are VOTE; without scores, everywhere."""
-        q = validate_predictions(predictions, name).cpu().to(torch.float64)
-        score = torch.full((len(q),), VOTE) if scores is None else validate_scores(scores, len(q), name)
-        vote = weight * (score > (VOTE + NO_VOTE) / 2).to(torch.float64)
-        if self._total is None:
-            self._total, self._votes = torch.zeros_like(q), torch.zeros_like(vote)
-        if q.shape != self._total.shape:
-            wanted = format_shape(self._total)
-            raise TrustmixError(f"{name}: predictions have the shape {format_shape(q)}; those before had {wanted}.")
-        self._total = self._total + q * vote.unsqueeze(1)
-        self._votes = self._votes + vote
-        self._kind = self._kind or ArraySpec.of(predictions)
-        self.clients += 1
+    def from_sums(self, sums: StateDict) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mean vote; its concentration is one over the number of votes."""
+        votes = sums["votes"].clamp_min(1)
+        mean = sums["total"] / votes.unsqueeze(1)
+        clear = (sums["votes"] > 0) & (ambiguity(mean) <= AMBIGUOUS)
+        teacher = torch.where(clear.unsqueeze(1), mean, 1 / mean.shape[1])
+        return teacher, torch.where(clear, 1 / votes, 1 / self.n_clients)
 
-    def finish(self) -> Teacher[Any]:
-        """The teacher of everything added so far; its concentration is one over the number of votes."""
-        if self._total is None or self._kind is None:
-            raise TrustmixError("there is nothing to mix: no upload has been added.")
-        votes = self._votes.clamp_min(1)
-        mean = self._total / votes.unsqueeze(1)
-        classes = mean.shape[1]
-        clear = (self._votes > 0) & (ambiguity(mean) <= AMBIGUOUS)
-        teacher = torch.where(clear.unsqueeze(1), mean, 1 / classes)
-        chi = torch.where(clear, 1 / votes, 1 / self.clients)
-        return Teacher(self._kind.restore(teacher), self._kind.restore(chi), self.clients)
+
+CLIENTS.register("selective")(SelectiveClient)
+METHODS.register("selective-fd")(
+    Method(
+        "selective-fd",
+        "Selective-FD",
+        SelectiveFD,
+        client="selective",
+        refuses=(
+            ("wire.form", "density", "it sends votes with its predictions; set wire.form = scores"),
+            ("wire.down", "argmax", "it drops samples by uniform labels, which argmax cannot carry"),
+        ),
+    )
+)

@@ -18,8 +18,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from trustmix import storage, theory
-from trustmix.aggregation.rules import rule_of
-from trustmix.aggregation.weighted_average import Teacher
+from trustmix.aggregation import Teacher, mix
 from trustmix.data import Labelled, augment_batch
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.recipe import Recipe
@@ -49,12 +48,9 @@ class Uploads:
     scores: torch.Tensor
     """(M, N)."""
 
-    def teacher(self, rule: str | float) -> Teacher[torch.Tensor]:
-        """The teacher that the rule makes of them."""
-        mixer = rule_of(rule)()
-        for q, score in zip(self.predictions, self.scores, strict=True):
-            mixer.add(q, score)
-        return mixer.finish()
+    def teacher(self, tau: float) -> Teacher[torch.Tensor]:
+        """Their weighted average of that temperature."""
+        return mix(self.predictions, self.scores, tau=tau)
 
 
 @dataclass(frozen=True)
@@ -185,10 +181,10 @@ class TheoryProbe:
             scores.append(said.scores)
         return Uploads(torch.stack(predictions), torch.stack(scores))
 
-    def measure(self, folder: Path, line: Round, rule: str | float) -> Measurement:
+    def measure(self, folder: Path, line: Round, tau: float) -> Measurement:
         """The theory on one round of a run, whose clients' states of that round are still there."""
         uploads = self.uploads(folder, line)
-        teacher = uploads.teacher(rule)
+        teacher = uploads.teacher(tau)
         chi = float(teacher.concentration.mean())
         star = self.reference(self.public)
         error = theory.teacher_error(teacher.probabilities, star)
@@ -233,10 +229,10 @@ class TheoryProbe:
             discrepancy=max(_square(p.distilled - p.ideal) for p in points),
         )
 
-    def note(self, folder: Path, line: Round, rule: str | float) -> None:
+    def note(self, folder: Path, line: Round, tau: float) -> None:
         """Measure a round and write it into theory.jsonl; a round that is told again after a crash replaces itself."""
         kept = [found for found in read_measurements(folder) if found.round < line.round]
-        lines = [found.line() + "\n" for found in [*kept, self.measure(folder, line, rule)]]
+        lines = [found.line() + "\n" for found in [*kept, self.measure(folder, line, tau)]]
         storage.write_bytes(folder / "theory.jsonl", "".join(lines).encode())
 
     @cached_property

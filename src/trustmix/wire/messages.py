@@ -7,12 +7,13 @@ A client that chose to share its label set adds how many samples of each class i
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
-from trustmix.aggregation.weighted_average import validate_predictions, validate_scores
+from trustmix.aggregation.base import Upload, validate_predictions
 from trustmix.density.estimators import DensityEstimator
 from trustmix.density.gaussians import ClassGaussians
 from trustmix.errors import TrustmixError
@@ -50,32 +51,22 @@ class MessageHeader:
 
 
 @dataclass(frozen=True)
-class Upload:
-    """What a client says of the public set: predictions q (N, C) and scores l (N,), and of its label set if it will."""
-
-    predictions: torch.Tensor
-    scores: torch.Tensor
-    classes: torch.Tensor | None = None
-    """(C,): how many samples of each class it holds, or 1 for some."""
-    ranks: torch.Tensor | None = None
-    """(N,): the part of its calibration samples that are less likely than the public sample, in steps of 1/255."""
-
-
-@dataclass(frozen=True)
 class LabelSet:
-    """What a client that shares its label set tells of it."""
+    """What a client sends that shares its label set."""
 
-    classes: torch.Tensor
+    class_counts: torch.Tensor
+    """(C,): how many samples of each class it holds, or 1 for some."""
     ranks: torch.Tensor
+    """(N,): the part of its calibration samples that score lower than the public sample."""
 
     def parts(self) -> dict[str, torch.Tensor]:
         """As tensors of a message."""
-        return {"held": self.classes.to(torch.int32), "ranks": (self.ranks * 255).round().to(torch.uint8)}
+        return {"held": self.class_counts.to(torch.int32), "ranks": (self.ranks * 255).round().to(torch.uint8)}
 
     @staticmethod
-    def layout(envelope: MessageHeader) -> Layout:
+    def layout(expected: MessageHeader) -> Layout:
         """What `parts` look like."""
-        return {"held": (torch.int32, (envelope.classes,)), "ranks": (torch.uint8, (envelope.samples,))}
+        return {"held": (torch.int32, (expected.classes,)), "ranks": (torch.uint8, (expected.samples,))}
 
 
 def fingerprint(inputs: torch.Tensor) -> str:
@@ -92,42 +83,44 @@ def fingerprint(inputs: torch.Tensor) -> str:
 def encode_scores(
     logits: torch.Tensor,
     density: DensityEstimator,
-    envelope: MessageHeader,
+    expected: MessageHeader,
     codec: str,
     base: torch.Tensor | None = None,
     labels: LabelSet | None = None,
 ) -> bytes:
     """An upload of the form `scores`; as a difference to `base`, the last teacher (N, C), where that is shorter."""
-    shared = (labels.classes, labels.ranks) if labels else ()
-    upload = Upload(torch.softmax(logits.to(torch.float64), 1), density.log_prob(logits), *shared)
-    return encode_upload(upload, envelope, codec, base)
+    counts, ranks = (labels.class_counts, labels.ranks) if labels else (None, None)
+    predictions = torch.softmax(logits.to(torch.float64), 1)
+    upload = Upload(expected.sender, predictions, density.log_prob(logits), counts, ranks)
+    return encode_upload(upload, expected, codec, base)
 
 
-def encode_upload(upload: Upload, envelope: MessageHeader, codec: str, base: torch.Tensor | None = None) -> bytes:
+def encode_upload(upload: Upload, expected: MessageHeader, codec: str, base: torch.Tensor | None = None) -> bytes:
     """An upload as a message; as a difference to `base`, the last teacher (N, C), where that is shorter.
 
-    >>> envelope = MessageHeader("north", 1, "0" * 16, samples=1, classes=2)
-    >>> message = encode_upload(Upload(torch.tensor([[0.9, 0.1]]), torch.tensor([-2.0])), envelope, "float32")
-    >>> decode_upload(message, envelope).scores
+    >>> expected = MessageHeader("north", 1, "0" * 16, samples=1, classes=2)
+    >>> message = encode_upload(Upload(torch.tensor([[0.9, 0.1]]), torch.tensor([-2.0])), expected, "float32")
+    >>> decode_upload(message, expected).scores
     tensor([-2.])
     """
     chosen = CODECS.get(codec)
     parts = chosen.encode(upload.predictions.to(torch.float64))
-    scores = {"scores": chosen.scores.encode(upload.scores)}
-    if upload.classes is not None and upload.ranks is not None:
-        scores |= LabelSet(upload.classes, upload.ranks).parts()
-    whole = encode_frame({**parts, **scores}, envelope.header("scores", codec))
+    silent = torch.zeros(len(upload.predictions)) if upload.scores is None else upload.scores
+    scores = {"scores": chosen.scores.encode(silent)}
+    if upload.class_counts is not None and upload.ranks is not None:
+        scores |= LabelSet(upload.class_counts, upload.ranks).parts()
+    whole = encode_frame({**parts, **scores}, expected.header("scores", codec))
     if base is None:
         return whole
     known = chosen.encode(base.to(torch.float64))
-    difference = encode_frame({**_subtract(parts, known), **scores}, envelope.header("scores", codec, _mark(known)))
+    difference = encode_frame({**_subtract(parts, known), **scores}, expected.header("scores", codec, _mark(known)))
     return min(whole, difference, key=len)
 
 
 def encode_density(
     logits: torch.Tensor,
     density: DensityEstimator,
-    envelope: MessageHeader,
+    expected: MessageHeader,
     codec: str,
     base: torch.Tensor | None = None,
     labels: LabelSet | None = None,
@@ -140,61 +133,90 @@ def encode_density(
     if base is not None:
         raise TrustmixError("An upload of the form density has logits, which have no difference to a teacher.")
     tensors = {"logits": logits.to(_float_type(codec)), **density.state(), **(labels.parts() if labels else {})}
-    return encode_frame(tensors, envelope.header("density", codec))
+    return encode_frame(tensors, expected.header("density", codec))
 
 
 UPLOAD_ENCODERS = {"scores": encode_scores, "density": encode_density}
 
 
-def decode_upload(payload: bytes, envelope: MessageHeader, base: torch.Tensor | None = None) -> Upload:
-    """The upload in a message of either form if it is what the envelope promises; `base` is the last teacher (N, C)."""
-    tensors, header = _open(payload, envelope, *UPLOAD_ENCODERS)
-    shared = _labels(tensors, envelope)
+def decode_upload(payload: bytes, expected: MessageHeader, base: torch.Tensor | None = None) -> Upload:
+    """The upload in a message of either form, validated.
+
+    Parameters
+    ----------
+    payload
+        The message.
+    expected
+        What its header must contain.
+    base
+        (N, C): the last teacher, which the message may be a difference to.
+
+    Returns
+    -------
+    Upload
+        Of the sender.
+
+    Raises
+    ------
+    TrustmixError
+        If the message is not what the expected promises, or its values cannot be.
+    """
+    tensors, header = _open(payload, expected, *UPLOAD_ENCODERS)
+    counts, ranks = _labels(tensors, expected)
     if header["kind"] == "density":
-        return Upload(*_evaluate(tensors, envelope, str(header["codec"])), *shared)
+        predictions, scores = _evaluate(tensors, expected, str(header["codec"]))
+    else:
+        predictions, scores = _decode_scores(tensors, header, expected, base)
+    source = f"The message of {expected.sender}"
+    return Upload.from_arrays(expected.sender, predictions, scores, class_counts=counts, ranks=ranks, source=source)
+
+
+def _decode_scores(
+    tensors: dict[str, torch.Tensor],
+    header: Mapping[str, str | int],
+    expected: MessageHeader,
+    base: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The predictions and scores of an upload of the form `scores`."""
     chosen = CODECS.get(str(header["codec"]))
-    scores = {"scores": (chosen.scores.dtype, (envelope.samples,))}
-    _check(tensors, {**chosen.layout(envelope.samples, envelope.classes), **scores})
+    scores = {"scores": (chosen.scores.dtype, (expected.samples,))}
+    _check(tensors, {**chosen.layout(expected.samples, expected.classes), **scores})
     if header["base"]:
         if base is None:
-            raise TrustmixError(f"The message of {envelope.sender} is a difference to a teacher, but there is none.")
+            raise TrustmixError(f"The message of {expected.sender} is a difference to a teacher, but there is none.")
         known = chosen.encode(base.to(torch.float64))
         if _mark(known) != header["base"]:
-            raise TrustmixError(f"The message of {envelope.sender} is a difference to another teacher than the last.")
+            raise TrustmixError(f"The message of {expected.sender} is a difference to another teacher than the last.")
         tensors.update(_add(tensors, known))
-    source = f"The message of {envelope.sender}"
-    predictions = validate_predictions(chosen.decode(tensors, envelope.classes), source)
-    told = chosen.scores.decode(tensors["scores"])
-    validate_scores(told, envelope.samples, source)
-    return Upload(predictions, told, *shared)
+    return chosen.decode(tensors, expected.classes), chosen.scores.decode(tensors["scores"])
 
 
-def encode_teacher(probabilities: torch.Tensor, envelope: MessageHeader, codec: str) -> bytes:
+def encode_teacher(probabilities: torch.Tensor, expected: MessageHeader, codec: str) -> bytes:
     """The teacher (N, C) as a message."""
-    return encode_frame(CODECS.get(codec).encode(probabilities.to(torch.float64)), envelope.header("teacher", codec))
+    return encode_frame(CODECS.get(codec).encode(probabilities.to(torch.float64)), expected.header("teacher", codec))
 
 
 @lru_cache(maxsize=1)
-def decode_teacher(payload: bytes, envelope: MessageHeader) -> torch.Tensor:
+def decode_teacher(payload: bytes, expected: MessageHeader) -> torch.Tensor:
     """The teacher in a message, float32, each row summing to one again after a narrow codec.
 
     The clients of one process get the same message and share what it decodes to.
     """
-    tensors, header = _open(payload, envelope, "teacher")
+    tensors, header = _open(payload, expected, "teacher")
     chosen = CODECS.get(str(header["codec"]))
-    _check(tensors, chosen.layout(envelope.samples, envelope.classes))
-    teacher = validate_predictions(chosen.decode(tensors, envelope.classes), f"The message of {envelope.sender}")
+    _check(tensors, chosen.layout(expected.samples, expected.classes))
+    teacher = validate_predictions(chosen.decode(tensors, expected.classes), f"The message of {expected.sender}")
     return teacher / teacher.sum(1, keepdim=True)
 
 
-def _open(payload: bytes, envelope: MessageHeader, *kinds: str) -> tuple[dict[str, torch.Tensor], dict[str, str | int]]:
-    """The tensors and the header of a message of one of these kinds, if the header says what the envelope promises."""
-    source = f"The message of {envelope.sender}"
-    tensors, header = decode_frame(payload, envelope.limit, source)
+def _open(payload: bytes, expected: MessageHeader, *kinds: str) -> tuple[dict[str, torch.Tensor], dict[str, str | int]]:
+    """The tensors and the header of a message of one of these kinds, if the header says what the expected promises."""
+    source = f"The message of {expected.sender}"
+    tensors, header = decode_frame(payload, expected.limit, source)
     kind, codec, base = (str(header.get(key))[:60] for key in ("kind", "codec", "base"))
     if kind not in kinds:
         raise TrustmixError(f"{source} says kind = {kind}; expected was {' or '.join(kinds)}.")
-    wanted = envelope.header(kind, codec, base)
+    wanted = expected.header(kind, codec, base)
     for key in [*wanted, *header]:
         if header.get(key) != wanted.get(key):
             said = str(header.get(key))[:60]  # the reason is recorded: it must not be as long as the sender likes
@@ -213,27 +235,27 @@ def _check(tensors: Parts, layout: Layout) -> None:
 
 
 def _labels(
-    tensors: dict[str, torch.Tensor], envelope: MessageHeader
+    tensors: dict[str, torch.Tensor], expected: MessageHeader
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """What the message tells of the sender's label set, taken out of the tensors, or nothing of either."""
-    layout = LabelSet.layout(envelope)
+    layout = LabelSet.layout(expected)
     found = {name: tensors.pop(name) for name in layout if name in tensors}
     if not found:
         return None, None
     _check(found, layout)
     classes, ranks = found["held"], found["ranks"]
     if bool((classes < 0).any()) or not bool(classes.any()):
-        raise TrustmixError(f"The message of {envelope.sender} tells of no class, or of less than no sample of one.")
+        raise TrustmixError(f"The message of {expected.sender} tells of no class, or of less than no sample of one.")
     return classes.to(torch.int64), ranks.to(torch.float64) / 255
 
 
 def _evaluate(
-    tensors: dict[str, torch.Tensor], envelope: MessageHeader, codec: str
+    tensors: dict[str, torch.Tensor], expected: MessageHeader, codec: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The predictions and scores of an upload of the form `density`."""
     components = len(tensors["log_weights"]) if "log_weights" in tensors and tensors["log_weights"].ndim else 0
-    mixture = (min(components, envelope.classes), envelope.classes)
-    layout: Layout = {"logits": (_float_type(codec), (envelope.samples, envelope.classes))}
+    mixture = (min(components, expected.classes), expected.classes)
+    layout: Layout = {"logits": (_float_type(codec), (expected.samples, expected.classes))}
     layout |= {"means": (torch.float64, mixture), "variances": (torch.float64, mixture)}
     _check(tensors, {**layout, "log_weights": (torch.float64, mixture[:1])})
     density = ClassGaussians.from_state(tensors)

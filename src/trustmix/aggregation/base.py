@@ -1,0 +1,463 @@
+"""What every rule shares: the `Upload` of a client, the `Teacher` of a round, and the `Aggregator` between them.
+
+An upload is validated once, when it is made from a message or from arrays. An aggregator folds uploads as they arrive,
+merges with another one, and travels as a state of named tensors. Rules that are sums need only say what they sum.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeAlias
+
+import torch
+
+from trustmix import storage
+from trustmix.arrays import (
+    A,
+    ArrayLike,
+    ArraySpec,
+    format_shape,
+    tensor_to_text,
+    text_to_tensor,
+    to_finite_tensor,
+    to_float_tensor,
+)
+from trustmix.errors import TrustmixError
+
+MAX_SCORE = 1e300
+"""Scores are clamped to this: -inf ('never seen') then differs from any other score by a finite amount."""
+
+StateDict: TypeAlias = Mapping[str, torch.Tensor]
+"""The state of an aggregator as named tensors, which safetensors can hold."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client contributes to a teacher. `Upload.from_arrays` is the way to make one that is validated.
+
+    Parameters
+    ----------
+    client
+        The client's id.
+    predictions
+        (N, C): q, each row on the simplex.
+    scores
+        (N,): l, float64 and finite; None where the client has no density.
+    class_counts
+        (C,): how many samples of each class the client holds, or 1 for some; None where it keeps its label set.
+    ranks
+        (N,): the part of the client's calibration samples that score lower than the public sample.
+    weight
+        How many clients this one counts for.
+    spec
+        The kind of array that the predictions were given as.
+    """
+
+    client: str
+    predictions: torch.Tensor
+    scores: torch.Tensor | None = None
+    class_counts: torch.Tensor | None = None
+    ranks: torch.Tensor | None = None
+    weight: float = 1.0
+    spec: ArraySpec = field(default_factory=lambda: ArraySpec("torch", torch.float32))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        client: str,
+        predictions: ArrayLike,
+        scores: ArrayLike | None = None,
+        *,
+        class_counts: ArrayLike | None = None,
+        ranks: ArrayLike | None = None,
+        source: str | None = None,
+    ) -> Self:
+        """Validate arrays, NumPy's or torch's, and make an upload of them.
+
+        Parameters
+        ----------
+        client, predictions, scores, class_counts, ranks
+            As in `Upload`; scores may be infinite.
+        source
+            What error messages call the upload; "client <id>" by default.
+
+        Returns
+        -------
+        Upload
+            On the CPU, predictions in their own floating type.
+
+        Raises
+        ------
+        TrustmixError
+            If an array has the wrong shape, or values that it cannot have.
+
+        >>> Upload.from_arrays("north", [[0.9, 0.2]])
+        Traceback (most recent call last):
+        ...
+        trustmix.errors.TrustmixError: client north: row 0 of the predictions sums to 1.1, smallest entry 0.2; ...
+        """
+        source = f"client {client}" if source is None else source
+        q = validate_predictions(predictions, source).cpu()
+        samples, classes = q.shape
+        return cls(
+            client,
+            q,
+            None if scores is None else validate_scores(scores, samples, source),
+            None if class_counts is None else validate_class_counts(class_counts, classes, source),
+            None if ranks is None else validate_ranks(ranks, samples, source),
+            spec=ArraySpec.of(predictions),
+        )
+
+
+@dataclass(frozen=True)
+class Teacher(Generic[A]):
+    """Soft labels of the public samples, and how concentrated the clients' weights behind each of them are."""
+
+    probabilities: A
+    """(N, C): p_agg."""
+    concentration: A
+    """(N,): chi(x) = sum_i w_i(x)^2, between 1/M (all weights equal) and 1 (one client alone)."""
+    clients: int
+    """M: how many uploads are in it."""
+
+    @property
+    def effective_clients(self) -> A:
+        """(N,): 1/chi(x), the number of equally weighted clients that would be as concentrated."""
+        return 1 / self.concentration
+
+
+class Aggregator(ABC):
+    """A teacher in the making: `update` with each upload of a round, `compute` the teacher, `reset` for the next round.
+
+    A rule implements `fold`, `estimate` and `merge_state`; `SumAggregator` does the last for rules that are sums. What
+    a rule remembers over rounds survives `reset`. Its state is the attributes that `state_dict` names.
+    """
+
+    label: ClassVar[str] = ""
+    """What people call the rule, in tables and figures; the name of the class if it is empty."""
+    colour: ClassVar[str | None] = None
+    """Its colour in figures, such as "#0b7a5f"; a free one of the palette if it is None."""
+    needs_label_sets: ClassVar[bool] = False
+    """Whether every upload must have `class_counts`."""
+    takes_weights: ClassVar[bool] = True
+    """Whether `Upload.weight` counts; a rule that cannot weigh uploads takes them whole or not at all."""
+
+    def __init__(self) -> None:
+        self.n_clients = 0
+        self.tracked: torch.Tensor | None = None
+        """Places in the public set whose client weights are kept, if any."""
+        self._spec: ArraySpec | None = None
+        self._shape: tuple[int, int] | None = None
+        self._tracked_weights: dict[str, torch.Tensor] = {}
+
+    @abstractmethod
+    def fold(self, upload: Upload) -> None:
+        """Take in one upload, which `validate` has accepted."""
+
+    @abstractmethod
+    def estimate(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The teacher's probabilities (N, C) and concentration (N,) of all uploads so far, at least one."""
+
+    @abstractmethod
+    def merge_state(self, other: Self) -> None:
+        """Take in what another aggregator of the same rule, shape and settings has folded, at least one upload."""
+
+    def update(self, upload: Upload | ArrayLike, scores: ArrayLike | None = None) -> None:
+        """Fold in one client.
+
+        Parameters
+        ----------
+        upload
+            An `Upload`, or predictions q (N, C) of a client that is named by its number.
+        scores
+            l (N,), with predictions only.
+
+        Raises
+        ------
+        TrustmixError
+            If the upload does not fit those before it, or lacks what the rule needs; the state stays as it was.
+        """
+        if not isinstance(upload, Upload):
+            upload = Upload.from_arrays(str(self.n_clients), upload, scores)
+        self.validate(upload)
+        self.fold(upload)
+        self._shape = (upload.predictions.shape[0], upload.predictions.shape[1])
+        self._spec = self._spec or upload.spec
+        self.n_clients += 1
+
+    def validate(self, upload: Upload) -> None:
+        """Refuse an upload of another shape than those before it, or without a label set where the rule needs one."""
+        if self._shape is not None and upload.predictions.shape != self._shape:
+            found = format_shape(upload.predictions)
+            raise TrustmixError(
+                f"client {upload.client}: predictions have the shape {found}; those before had {self._shape}."
+            )
+        if self.needs_label_sets and upload.class_counts is None:
+            raise TrustmixError(
+                f"client {upload.client}: the upload has no label set, and this rule compares classes within it."
+            )
+
+    def merge(self, other: Self) -> None:
+        """Fold in everything that another aggregator of the same rule has folded; the other stays as it is.
+
+        Raises
+        ------
+        TrustmixError
+            If the other one is of another rule, of other settings or of another shape.
+        """
+        if type(other) is not type(self):
+            raise TrustmixError(f"a {type(other).__name__} cannot be merged into a {type(self).__name__}.")
+        if other.n_clients == 0:
+            return
+        if self._shape is not None and other._shape != self._shape:
+            raise TrustmixError(
+                f"the merged aggregator: predictions have the shape {other._shape}; those before had {self._shape}."
+            )
+        self.merge_state(other)
+        self._shape, self._spec = other._shape, self._spec or other._spec
+        self._tracked_weights |= other._tracked_weights
+        self.n_clients += other.n_clients
+
+    def compute(self) -> Teacher[Any]:
+        """The teacher of everything folded so far; folding may go on afterwards.
+
+        Returns
+        -------
+        Teacher
+            In the kind of array that the first upload came as.
+
+        Raises
+        ------
+        TrustmixError
+            If nothing was folded.
+        """
+        if self._spec is None:
+            raise TrustmixError("there is nothing to aggregate: no upload has been added.")
+        probabilities, concentration = self.estimate()
+        return Teacher(self._spec.restore(probabilities), self._spec.restore(concentration), self.n_clients)
+
+    def reset(self) -> None:
+        """Forget the uploads of a round; what the rule remembers over rounds stays."""
+        self.n_clients = 0
+        self._spec = self._shape = None
+        self._tracked_weights = {}
+
+    def track(self, samples: torch.Tensor) -> None:
+        """Keep every client's weight in these public samples, by their places, for `client_weights`."""
+        self.tracked = samples
+
+    def client_weights(self) -> Mapping[str, torch.Tensor] | None:
+        """w_i(x) of every client in the tracked samples, (tracked,) each, summing to 1 over clients.
+
+        Returns
+        -------
+        Mapping or None
+            By client id, in the order of arrival; None where nothing is tracked or the rule has no weights.
+        """
+        if not self._tracked_weights:
+            return None
+        weights = torch.stack(list(self._tracked_weights.values()))
+        return dict(zip(self._tracked_weights, weights / weights.sum(0), strict=True))
+
+    def keep_weights(self, client: str, weights: torch.Tensor) -> None:
+        """Remember a client's weights (N,), up to a factor a sample, in the tracked samples, if there are any."""
+        if self.tracked is not None:
+            self._tracked_weights[client] = weights[self.tracked].clone()
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The state as named tensors: what was folded, and what the rule remembers over rounds."""
+        if self._spec is None or self._shape is None:
+            return {}
+        shape = torch.tensor(self._shape)
+        return {"n_clients": torch.tensor(self.n_clients), "spec": self._spec.to_tensor(), "shape": shape}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over a state of `state_dict`; an empty one is that of a new aggregator."""
+        if "n_clients" in state:
+            self.n_clients = int(state["n_clients"])
+            self._spec = ArraySpec.from_tensor(state["spec"])
+            samples, classes = state["shape"].tolist()
+            self._shape = (samples, classes)
+
+    def save(self, path: str | Path) -> None:
+        """Write the state to a safetensors file."""
+        storage.write_tensors(Path(path), self.state_dict())
+
+    def load(self, path: str | Path) -> None:
+        """Take over the state of a file that `save` wrote."""
+        self.load_state_dict(storage.read_tensors(Path(path))[0])
+
+
+AggregatorFactory: TypeAlias = Callable[[], Aggregator]
+"""What makes an empty aggregator: a class without arguments, or a function."""
+
+
+class SumAggregator(Aggregator):
+    """A rule whose state is sums over clients: it streams in O(N*C) memory and merges by addition.
+
+    A rule says what an upload adds (`terms`) and what follows from the sums (`from_sums`).
+
+    >>> class Mean(SumAggregator):
+    ...     def terms(self, upload):
+    ...         return {"total": upload.predictions.double()}
+    ...     def from_sums(self, sums):
+    ...         mean = sums["total"] / self.n_clients
+    ...         return mean, torch.full((len(mean),), 1 / self.n_clients)
+    >>> rule = Mean()
+    >>> rule.update([[1.0, 0.0]]); rule.update([[0.0, 1.0]])
+    >>> rule.compute().probabilities.tolist()
+    [[0.5, 0.5]]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: dict[str, torch.Tensor] = {}
+
+    @abstractmethod
+    def terms(self, upload: Upload) -> Mapping[str, torch.Tensor]:
+        """What an upload adds to the sums, by name."""
+
+    @abstractmethod
+    def from_sums(self, sums: StateDict) -> tuple[torch.Tensor, torch.Tensor]:
+        """Probabilities (N, C) and concentration (N,)."""
+
+    def fold(self, upload: Upload) -> None:
+        """Add the upload's terms."""
+        self._add(self.terms(upload))
+
+    def estimate(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What follows from the sums."""
+        return self.from_sums(self.sums)
+
+    def merge_state(self, other: Self) -> None:
+        """Add the other's sums."""
+        self._add(other.sums)
+
+    def _add(self, terms: Mapping[str, torch.Tensor]) -> None:
+        # out of place: a caller may hold on to a sum, and the first term may be the caller's own tensor
+        self.sums = {name: self.sums[name] + term if name in self.sums else term for name, term in terms.items()}
+
+    def reset(self) -> None:
+        """Forget the sums."""
+        super().reset()
+        self.sums = {}
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The sums by name."""
+        return {**super().state_dict(), **{f"sums.{name}": value for name, value in self.sums.items()}}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over sums."""
+        super().load_state_dict(state)
+        self.sums = {name[len("sums.") :]: value for name, value in state.items() if name.startswith("sums.")}
+
+
+def pack_uploads(uploads: Sequence[Upload]) -> dict[str, torch.Tensor]:
+    """Uploads of one round as named tensors, for rules that need all of them at once.
+
+    >>> packed = pack_uploads([Upload.from_arrays("north", [[0.9, 0.1]], [2.0])])
+    >>> [upload.client for upload in unpack_uploads(packed)]
+    ['north']
+    """
+    packed = {"clients": text_to_tensor(json.dumps([upload.client for upload in uploads]))}
+    packed |= {"weights": torch.tensor([upload.weight for upload in uploads], dtype=torch.float64)}
+    for index, upload in enumerate(uploads):
+        for name in ARRAYS:
+            array = getattr(upload, name)
+            packed |= {} if array is None else {f"{index}.{name}": array}
+    return packed
+
+
+def copy_upload(upload: Upload) -> Upload:
+    """An upload with arrays of its own, for rules that hold uploads: a caller may reuse its buffers."""
+    arrays = {name: getattr(upload, name) for name in ARRAYS}
+    return replace(upload, **{name: array.clone() for name, array in arrays.items() if array is not None})
+
+
+ARRAYS = ("predictions", "scores", "class_counts", "ranks")
+
+
+def unpack_uploads(packed: StateDict) -> list[Upload]:
+    """The uploads of `pack_uploads`."""
+    clients = json.loads(tensor_to_text(packed["clients"]))
+    return [
+        Upload(
+            client,
+            **{name: packed[f"{index}.{name}"] for name in ARRAYS if f"{index}.{name}" in packed},
+            weight=float(packed["weights"][index]),
+            spec=ArraySpec.of(packed[f"{index}.predictions"]),
+        )
+        for index, client in enumerate(clients)
+    ]
+
+
+def validate_predictions(predictions: ArrayLike, source: str) -> torch.Tensor:
+    """Predictions as a tensor (N, C), N and C > 0, each row on the simplex up to the type's rounding.
+
+    Parameters
+    ----------
+    predictions
+        (N, C).
+    source
+        What the error message begins with.
+
+    Returns
+    -------
+    torch.Tensor
+        In its own floating type.
+
+    Raises
+    ------
+    TrustmixError
+        If they are no probabilities.
+    """
+    q = to_float_tensor(predictions, f"{source}: predictions")
+    if q.ndim != 2 or q.numel() == 0:
+        raise TrustmixError(
+            f"{source}: predictions have the shape {format_shape(q)}; they must be (N, C), none of them 0."
+        )
+    tolerance = 2e-2 if q.dtype in (torch.float16, torch.bfloat16) else 1e-3
+    on = (q.sum(1, dtype=torch.promote_types(q.dtype, torch.float32)) - 1).abs() <= tolerance  # false for NaN too
+    if bool(on.all()) and float(q.min()) >= 0:
+        return q
+    to_finite_tensor(q, f"{source}: predictions")
+    row = int(torch.nonzero(~on | (q < 0).any(1))[0])
+    raise TrustmixError(
+        f"{source}: row {row} of the predictions sums to {q[row].sum():.4g}, smallest entry {q[row].min():.4g}; "
+        "they must be probabilities (the softmax of the logits)."
+    )
+
+
+def validate_scores(scores: ArrayLike, samples: int, source: str) -> torch.Tensor:
+    """Scores as a float64 tensor (N,), clamped to what can be subtracted; NaN is refused."""
+    score = to_float_tensor(scores, f"{source}: scores").cpu().to(torch.float64)
+    if score.shape != (samples,):
+        raise TrustmixError(
+            f"{source}: scores have the shape {format_shape(score)}; they must be ({samples},), one a sample."
+        )
+    if bool(score.isnan().any()):
+        raise TrustmixError(
+            f"{source}: the score of sample {int(score.isnan().nonzero()[0])} is nan; it must be a number."
+        )
+    return score.clamp(-MAX_SCORE, MAX_SCORE)
+
+
+def validate_class_counts(class_counts: ArrayLike, classes: int, source: str) -> torch.Tensor:
+    """A label set as a tensor (C,) of counts, 0 for a class that the client does not hold."""
+    counts = to_float_tensor(class_counts, f"{source}: class counts").cpu()
+    if counts.shape != (classes,) or not bool((counts >= 0).all()) or not bool(counts.any()):
+        raise TrustmixError(
+            f"{source}: class counts have the shape {format_shape(counts)} and the sum {float(counts.sum()):g}; "
+            f"they must be ({classes},), the number of samples of each class, some of them above 0."
+        )
+    return counts
+
+
+def validate_ranks(ranks: ArrayLike, samples: int, source: str) -> torch.Tensor:
+    """Ranks as a float64 tensor (N,) of numbers from 0 to 1."""
+    p = to_finite_tensor(ranks, f"{source}: ranks").cpu().to(torch.float64)
+    if p.shape != (samples,) or not bool(((p >= 0) & (p <= 1)).all()):
+        raise TrustmixError(f"{source}: ranks must be {samples} numbers from 0 to 1, one a sample.")
+    return p

@@ -1,0 +1,113 @@
+"""Rounds in MLflow (the extra `track`) as they end. `rounds.jsonl` stays the record.
+
+The id of MLflow's run is kept in the run directory; a resumed run gets the rounds that it lacks. While a run goes on, a
+server that cannot be reached does not stop it: the rounds it missed are logged with the next one.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trustmix import storage
+from trustmix.callbacks.tracking import flatten, run_name, scalar_metrics
+from trustmix.errors import TrustmixError
+from trustmix.federation.callbacks import Callback
+from trustmix.federation.history import Round
+from trustmix.imports import require_extra
+
+log = logging.getLogger(__name__)
+
+
+class MLflow(Callback):
+    """Logs scalars of every round, and the recipe as parameters.
+
+    Parameters
+    ----------
+    uri
+        MLflow's tracking URI, or a folder for its database.
+    run_directory
+        The run's directory; mlflow.json in it keeps the id of MLflow's run.
+    settings
+        The recipe's settings, nested.
+    """
+
+    def __init__(self, uri: str, run_directory: Path, settings: Mapping[str, Any]) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        self._mlflow = require_extra("mlflow", "track.mlflow", "track")
+        self.uri, self.run_directory, self.settings = uri, run_directory, settings
+        self._client: Any = None
+        self._run = ""
+        self._logged: dict[str, set[int]] = {}
+        self._waiting: list[Round] = []
+
+    def on_run_begin(self, rounds: Sequence[Round]) -> None:
+        """Find or make MLflow's run, and log the rounds that it lacks."""
+        try:
+            self._client = self._mlflow.MlflowClient(tracking_uri=_uri(self.uri))
+            self._run = self._find_run()
+            names = self._client.get_run(self._run).data.metrics
+            self._logged = {
+                name: {metric.step for metric in self._client.get_metric_history(self._run, name)} for name in names
+            }
+        except Exception as error:  # whatever the library or the network raises is the reason
+            raise TrustmixError(f"track.mlflow: {self.uri} cannot be used ({_reason(error)}).") from error
+        for line in rounds:
+            self.on_round_end(line)
+
+    def on_round_end(self, line: Round) -> None:
+        """Log one round, and those that could not be logged before."""
+        self._waiting.append(line)
+        try:
+            while self._waiting:
+                self._log(self._waiting[0])
+                self._waiting.pop(0)
+        except Exception as error:  # noqa: BLE001 - the run goes on whatever becomes of its tracker
+            first = self._waiting[0].round
+            log.warning("MLflow did not take round %d (%s); it is tried again.", first, _reason(error))
+
+    def on_run_end(self, error: BaseException | None) -> None:
+        """Mark MLflow's run as finished, killed or failed."""
+        if self._client is None:
+            return
+        status = "FINISHED" if error is None else "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+        try:
+            self._client.set_terminated(self._run, status)
+        except Exception as problem:  # noqa: BLE001 - as above
+            log.warning("MLflow could not be informed that the run is over (%s).", _reason(problem))
+
+    def _log(self, line: Round) -> None:
+        stamp = int(1000 * time.time())
+        news = {n: value for n, value in scalar_metrics(line).items() if line.round not in self._logged.get(n, ())}
+        metrics = [self._mlflow.entities.Metric(name, value, stamp, line.round) for name, value in news.items()]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def _find_run(self) -> str:
+        """The id of the run directory's run: the one it had before, or a new one with the recipe as parameters."""
+        file, client = self.run_directory / "mlflow.json", self._client
+        if file.is_file():
+            known = str(storage.read_json(file)["run"])
+            client.update_run(known, status="RUNNING")
+            return known
+        experiment = client.get_experiment_by_name("trustmix")
+        number = experiment.experiment_id if experiment else client.create_experiment("trustmix")
+        run = client.create_run(number, run_name=run_name(self.run_directory))
+        for name, value in flatten(self.settings).items():
+            client.log_param(run.info.run_id, name, value)
+        storage.write_json(file, {"uri": self.uri, "run": run.info.run_id})
+        return str(run.info.run_id)
+
+
+def _uri(uri: str) -> str:
+    """MLflow's URI as it is; of a folder, the database in it."""
+    if "://" in uri or uri == "databricks":
+        return uri
+    folder = Path(uri).expanduser().absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,115 @@
+"""The paper's server (Algorithm 1): uploads are folded into a teacher as they arrive, and the teacher is sent back."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import fmean
+
+import torch
+
+from trustmix.aggregation.base import Aggregator, AggregatorFactory, StateDict, Upload
+from trustmix.aggregation.guard import GuardedAggregator
+from trustmix.density import roc_auc
+from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerContext
+from trustmix.federation.messages import Reply, Request
+from trustmix.metrics import ClassificationMetrics
+from trustmix.wire import decode_upload, encode_teacher, predictions_bytes
+
+
+class Distillation(ServerAlgorithm):
+    """Federated distillation by any rule that aggregates predictions.
+
+    Parameters
+    ----------
+    context
+        What the server has.
+    make_aggregator
+        Makes the rule's aggregator; it serves the whole run and is reset for each round.
+    """
+
+    def __init__(self, context: ServerContext, make_aggregator: AggregatorFactory) -> None:
+        self.context = context
+        rule = make_aggregator()
+        self.aggregator: Aggregator = rule if context.guard is None else GuardedAggregator(rule, context.guard)
+        self._round = 0
+        self._last_teacher: torch.Tensor | None = None
+        self._density_aucs: list[float] = []
+        self._guard_report: dict[str, dict[str, float]] = {}
+
+    def begin_round(self, round_: int, message: bytes | None) -> None:
+        """Start with an empty aggregator; uploads may be differences to the teacher in the message."""
+        self.aggregator.reset()
+        self._round, self._density_aucs = round_, []
+        self._last_teacher = self.context.public.teacher(message, round_ - 1) if message else None
+        for callback in self.context.callbacks:
+            callback.on_round_begin(round_, self.aggregator)
+
+    def aggregate(self, reply: Reply) -> None:
+        """Decode the upload of a reply and fold it."""
+        header = self.context.public.header(reply.client, reply.round)
+        upload = decode_upload(reply.payload or b"", header, self._last_teacher)
+        self.aggregator.update(upload)
+        self._density_aucs += self._density_auc(upload)
+        for callback in self.context.callbacks:
+            callback.on_upload(self._round, upload)
+
+    def finalize(self, clients: Sequence[str]) -> RoundResult:
+        """Compute the teacher, encode it, and let the student learn from it."""
+        begin = time.perf_counter()
+        teacher = self.aggregator.compute()
+        seconds = {"mix": time.perf_counter() - begin}
+        chi = float(teacher.concentration.mean())
+        for callback in self.context.callbacks:
+            callback.on_teacher(self._round, clients, self.aggregator, teacher.probabilities)
+        public = self.context.public
+        message = encode_teacher(teacher.probabilities, public.header("server", self._round), self.context.codec)
+        metrics: dict[str, float | None] = {
+            **teacher_metrics(self.context, teacher.probabilities),
+            "student_accuracy": self._train_student(message, seconds),
+            "concentration": chi,
+            "effective_clients": 1 / chi,
+            "density_auc": fmean(self._density_aucs) if self._density_aucs else None,
+            "paper_bytes_up": len(clients) * predictions_bytes(len(public.inputs), public.classes),
+        }
+        if isinstance(self.aggregator, GuardedAggregator):
+            self._guard_report = self.aggregator.report()
+        self.aggregator.reset()
+        return RoundResult(message, metrics, seconds)
+
+    def guard_report(self) -> dict[str, dict[str, float]]:
+        """What the guard did in the last round, by client."""
+        return self._guard_report
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What the rule and the guard remember over rounds."""
+        return self.aggregator.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on with what they remembered."""
+        self.aggregator.load_state_dict(state)
+
+    def _density_auc(self, upload: Upload) -> list[float]:
+        """How well the scores tell the client's own classes, as a list of one, or of none where it cannot be known."""
+        labels, classes = self.context.public_labels, self.context.client_classes.get(upload.client)
+        if labels is None or classes is None or upload.scores is None:
+            return []
+        known = labels >= 0
+        own = torch.isin(labels[known], classes)
+        return [roc_auc(upload.scores[known], own)] if 0 < int(own.sum()) < len(own) else []
+
+    def _train_student(self, message: bytes, seconds: dict[str, float]) -> float | None:
+        """The student's accuracy after learning from the teacher; its store lets it repeat a round."""
+        if self.context.student is None:
+            return None
+        reply = self.context.student.step(Request(self._round + 1, message, train=False, upload=False))
+        seconds["student"] = sum(reply.seconds.values())
+        return reply.accuracy
+
+
+def teacher_metrics(context: ServerContext, probabilities: torch.Tensor) -> dict[str, float | None]:
+    """Accuracy, NLL and ECE of a teacher (N, C) on public samples whose labels are known."""
+    labels = context.public_labels
+    if labels is None or not bool((known := labels >= 0).any()):
+        return {}
+    found = asdict(ClassificationMetrics.of(probabilities.cpu()[known], labels[known]))
+    return {f"teacher_{name}": value for name, value in found.items()}

@@ -1,0 +1,40 @@
+"""The public set as clients and server see it: inputs without labels, and the messages about them."""
+
+from dataclasses import dataclass
+
+import torch
+
+from trustmix.errors import TrustmixError
+from trustmix.wire import MessageHeader, decode_teacher, fingerprint
+
+
+@dataclass
+class Public:
+    """The shared unlabelled set.
+
+    Parameters
+    ----------
+    inputs
+        (N, ...): one row a sample.
+    classes
+        C, the number of classes.
+
+    >>> Public(torch.zeros(3, 4), classes=2).header("north", 1).samples
+    3
+    """
+
+    inputs: torch.Tensor
+    classes: int
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) == 0:
+            raise TrustmixError("The public set is empty; clients need samples to exchange predictions on.")
+        self.fingerprint = fingerprint(self.inputs)
+
+    def header(self, sender: str, round_: int) -> MessageHeader:
+        """What a message about this set must contain in its header."""
+        return MessageHeader(sender, round_, self.fingerprint, len(self.inputs), self.classes)
+
+    def teacher(self, message: bytes, round_: int) -> torch.Tensor:
+        """The teacher (N, C) of that round, from the server's message."""
+        return decode_teacher(message, self.header("server", round_))
