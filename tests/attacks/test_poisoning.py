@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from trustmix import TrustmixError
+from trustmix.aggregation import Upload
 from trustmix.attacks import MALFORMED_MESSAGES, POISONING_ATTACKS, AttackContext
-from trustmix.wire import MessageHeader, Upload, decode_upload, encode_upload
+from trustmix.attacks.poisoning import scores_of
+from trustmix.wire import MessageHeader, decode_upload, encode_upload
 
 SAMPLES, CLASSES = 30, 5
 ENVELOPE = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
@@ -17,7 +19,8 @@ def upload(seed: int) -> Upload:
     luck = torch.Generator().manual_seed(seed)
     held = torch.tensor([1, 1, 0, 0, 0]).roll(seed)
     scores, ranks = torch.randn(SAMPLES, generator=luck), torch.rand(SAMPLES, generator=luck)
-    return Upload(torch.softmax(3 * torch.randn(SAMPLES, CLASSES, generator=luck), 1), scores, held, ranks)
+    predictions = torch.softmax(3 * torch.randn(SAMPLES, CLASSES, generator=luck), 1)
+    return Upload(str(seed), predictions, scores, held, ranks)
 
 
 HONEST = [upload(seed) for seed in range(1, 6)]
@@ -30,11 +33,11 @@ def told(kind: str, own: Upload = OWN) -> Upload:
 
 
 @pytest.mark.parametrize("kind", POISONING_ATTACKS.names())
-@pytest.mark.parametrize("own", [OWN, Upload(OWN.predictions, OWN.scores)], ids=["with labels", "without"])
+@pytest.mark.parametrize("own", [OWN, Upload("0", OWN.predictions, OWN.scores)], ids=["with labels", "without"])
 def test_a_lie_keeps_the_form_of_an_upload(kind: str, own: Upload) -> None:
     found = decode_upload(encode_upload(told(kind, own), ENVELOPE, "float32"), ENVELOPE)
     assert found.predictions.shape == (SAMPLES, CLASSES)
-    assert (found.classes is None) == (own.classes is None)
+    assert (found.class_counts is None) == (own.class_counts is None)
 
 
 @pytest.mark.parametrize("kind", MALFORMED_MESSAGES.names())
@@ -77,22 +80,22 @@ def test_a_lie_about_one_thing_leaves_the_other_as_it_is(kind: str, same: str) -
     found: Any = told(kind)
     assert torch.equal(getattr(found, same), getattr(OWN, same))
     assert any(
-        not torch.equal(getattr(found, part), getattr(OWN, part)) for part in ("predictions", "scores", "classes")
+        not torch.equal(getattr(found, part), getattr(OWN, part)) for part in ("predictions", "scores", "class_counts")
     )
 
 
 def test_what_each_simple_lie_says() -> None:
-    assert bool((told("inflate").scores > 9e5).all())
+    assert bool((scores_of(told("inflate")) > 9e5).all())
     assert torch.equal(told("fixed").predictions.argmax(1), torch.zeros(SAMPLES, dtype=torch.int64))
     assert torch.equal(told("flip").predictions.argmax(1), (OWN.predictions.argmax(1) + 1) % CLASSES)
     assert torch.equal(told("temperature").predictions.argmax(1), OWN.predictions.argmax(1))
     assert float(told("temperature").predictions.amax(1).mean()) > float(OWN.predictions.amax(1).mean())
-    claimed, held = told("labels").classes, OWN.classes
+    claimed, held = told("labels").class_counts, OWN.class_counts
     assert claimed is not None
     assert held is not None
     assert torch.equal(claimed > 0, held == 0)
-    best = torch.stack([one.scores for one in HONEST]).amax(0)
-    assert torch.equal(told("takeover").scores, best)
+    best = torch.stack([scores_of(one) for one in HONEST]).amax(0)
+    assert torch.equal(scores_of(told("takeover")), best)
 
 
 def test_a_concentrated_lie_is_about_few_samples_and_all_its_trust_is_there() -> None:
@@ -100,6 +103,6 @@ def test_a_concentrated_lie_is_about_few_samples_and_all_its_trust_is_there() ->
     lied = (found.predictions != OWN.predictions).any(1)
     assert int(lied.sum()) == 1
     assert torch.equal(found.predictions[lied].argmax(1), MEAN[lied].argmin(1))
-    assert torch.equal(found.scores[~lied], OWN.scores[~lied])
+    assert torch.equal(scores_of(found)[~lied], scores_of(OWN)[~lied])
     assert found.ranks is not None
     assert bool((found.ranks[~lied] == 0).all())

@@ -71,20 +71,20 @@ class Overheard:
         pass
 
 
-def witness(folder: Path, labels: torch.Tensor | None = PUBLIC.labels) -> TrustRecorder:
+def recorder(folder: Path, labels: torch.Tensor | None = PUBLIC.labels) -> TrustRecorder:
     order = tracked_indices(len(PUBLIC), 0)
     return TrustRecorder(folder, order, None if labels is None else labels[order], ({}, {"classes": ["a", "b", "c"]}))
 
 
 def test_a_round_is_written_down_as_its_uploads_say(tmp_path: Path) -> None:
     engine, order = Overheard(), tracked_indices(len(PUBLIC), 0)
-    federation = tm.Federation(clients=engine, public=SHARED, rule="suwa", witness=witness(tmp_path))
+    federation = tm.Federation(clients=engine, public=SHARED, rule="suwa", callbacks=[recorder(tmp_path)])
     federation.run(rounds=2)
     for number, present in ((1, ["0", "1", "2"]), (2, ["0", "2"])):
         told = RoundTrust.load(tmp_path / f"{number:06d}.safetensors")
         assert (told.round, told.clients, told.weighed) == (number, present, True)
         sent = [decode_upload(engine.payloads[number, c], SHARED.header(c, number), None) for c in present]
-        weights = torch.softmax(0.25 * torch.stack([upload.scores.double() for upload in sent]), 0)[:, order]
+        weights = torch.softmax(0.25 * torch.stack([torch.as_tensor(upload.scores) for upload in sent]), 0)[:, order]
         assert torch.allclose(told.shares.double(), weights, atol=1e-3)
         assert torch.equal(told.votes, torch.stack([u.predictions.argmax(1)[order] for u in sent]).to(torch.int32))
         mixed = sum(w[:, None] * u.predictions[order] for w, u in zip(weights, sent, strict=True))
@@ -98,7 +98,7 @@ def test_weights_that_a_rule_keeps_are_shared_out(tmp_path: Path) -> None:
     members = clients()
     for client in members:
         client.labels = "counts"
-    federation = tm.Federation(clients=members, public=SHARED, rule="trust", witness=witness(tmp_path))
+    federation = tm.Federation(clients=members, public=SHARED, rule="trust", callbacks=[recorder(tmp_path)])
     (line,) = federation.run(rounds=1).rounds
     told = RoundTrust.load(tmp_path / "000001.safetensors")
     assert told.weighed
@@ -107,7 +107,7 @@ def test_weights_that_a_rule_keeps_are_shared_out(tmp_path: Path) -> None:
 
 
 def test_rules_without_weights_are_told_as_agreement_and_unknown_classes_go_by_the_teacher(tmp_path: Path) -> None:
-    federation = tm.Federation(clients=clients(), public=SHARED, rule="fedmd", witness=witness(tmp_path, None))
+    federation = tm.Federation(clients=clients(), public=SHARED, rule="fedmd", callbacks=[recorder(tmp_path, None)])
     federation.run(rounds=1)
     told = RoundTrust.load(tmp_path / "000001.safetensors")
     assert not told.weighed
@@ -122,7 +122,7 @@ def test_rules_without_weights_are_told_as_agreement_and_unknown_classes_go_by_t
 
 
 def test_clients_without_a_teacher_leave_nothing(tmp_path: Path) -> None:
-    tm.Federation(clients=clients(), public=SHARED, rule="alone", witness=witness(tmp_path)).run(rounds=1)
+    tm.Federation(clients=clients(), public=SHARED, rule="alone", callbacks=[recorder(tmp_path)]).run(rounds=1)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -78,9 +78,11 @@ def test_a_share_is_the_client_of_the_recipes_own_split(tmp_path: Path) -> None:
 
     recipe = Recipe.load("demo", ["clients=3", "split.classes_per_client=4", "engine.mode=sequential"])
     experiment = build_federation(recipe)
-    local = federation.engine.members[2]  # type: ignore[attr-defined]
+    local = experiment.clients[2]
     node = written(tmp_path, "share = 2\n")
-    ours = build_node_client(node, told(recipe=recipe.toml()), federation.public, tmp_path / "states")
+    ours = build_node_client(
+        node, told(recipe=recipe.toml()), experiment.federation.context.public, tmp_path / "states"
+    )
     assert ours.id == local.id == "2"
     assert torch.equal(ours.private.inputs, local.private.inputs)
     assert all(torch.equal(a, b) for a, b in zip(ours.model().parameters(), local.model().parameters(), strict=True))

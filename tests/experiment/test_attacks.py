@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trustmix import Recipe, TrustmixError, run
-from trustmix.federation import History, ProgressEvent
+from trustmix.federation import History, ProgressCallback, ProgressEvent
 
 SMALL = {
     "data": {"name": "digits"},
@@ -58,7 +58,7 @@ def test_a_resumed_run_remembers_reputations(tmp_path: Path) -> None:
     lying = {**SMALL, "rule": "trust", "wire": {"labels": "set"}, "attack": {"kind": "least-likely"}}
     whole = run(lying, out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(lying, out=tmp_path / "cut", watch=stop)
+        run(lying, out=tmp_path / "cut", callbacks=[ProgressCallback(stop)])
     resumed = run(lying, out=tmp_path / "cut", resume=True)
     assert [line.guard for line in resumed.rounds] == [line.guard for line in whole.rounds]
     assert len(silenced(whole)) == 2

@@ -9,9 +9,10 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from typer.testing import CliRunner
 
 import trustmix as tm
+from trustmix.attacks.membership_inference import AttackScores
 from trustmix.cli import app
 from trustmix.errors import TrustmixError
-from trustmix.experiment.audit import AttackScores, audit
+from trustmix.experiment.audit import audit
 
 
 def trained(folder: Path, train: dict[str, Any], **further: Any) -> Path:

@@ -25,7 +25,7 @@ def test_the_meter_rebuilds_the_teacher_of_any_density(density: str, tmp_path: P
     wanted = recipe(f"density={density}")
     tm.run(wanted, out=tmp_path / "run")
     line = RunDirectory(tmp_path / "run").rounds()[0]
-    teacher = build_probe(wanted).uploads(tmp_path / "run", line).teacher("uwa")
+    teacher = build_probe(wanted).uploads(tmp_path / "run", line).teacher(tau=1.0)
     assert float(teacher.concentration.mean()) == pytest.approx(line.concentration, rel=1e-4)
 
 

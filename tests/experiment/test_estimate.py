@@ -12,7 +12,6 @@ from trustmix.cli import app
 from trustmix.experiment import estimate
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.estimate import estimate_cost
-from trustmix.federation import Client
 
 SMALL = ["clients=4", "rounds=3", "split.classes_per_client=3", "split.samples_per_client=60", "public.samples=300"]
 
@@ -36,7 +35,7 @@ def test_bytes_are_near_to_those_really_sent_and_weights_are_counted_as_the_pape
 def test_steps_are_those_that_a_run_takes() -> None:
     recipe = Recipe.load("demo", [*SMALL, "engine.mode=sequential"])
     experiment = build_federation(recipe)
-    clients: list[Client] = list(federation.engine.members)  # type: ignore[attr-defined]
+    clients = list(experiment.clients)
     private = math.ceil(48 / 32) * (5 + 2 * 1)
     public = math.ceil(300 / 32) * 5 * 3
     assert estimate._steps(clients, recipe, exchanges=True) == 4 * (private + public)

@@ -11,6 +11,7 @@ from scipy.special import softmax
 from typer.testing import CliRunner
 
 import trustmix as tm
+from trustmix.aggregation import Upload
 from trustmix.cli import app
 from trustmix.density.gaussians import percentile_ranks
 from trustmix.federation import resolve_method
@@ -95,7 +96,8 @@ def test_a_rule_that_compares_classes_takes_them_from_the_calibration(tmp_path: 
         density = tm.ClassGaussians.fit(known[number], labels[number])
         own, scores = (torch.as_tensor(density.log_prob(z)) for z in (known[number], LOGITS[number]))
         held = np.bincount(labels[number], minlength=4)
-        mixer.add(PREDICTIONS[number], classes=held, ranks=percentile_ranks(own, scores))
+        ranks = percentile_ranks(own, scores)
+        mixer.update(Upload.from_arrays(str(number), PREDICTIONS[number], class_counts=held, ranks=ranks))
     with np.load(tmp_path / "teacher.npz") as found:
         np.testing.assert_allclose(found["predictions"], mixer.compute().probabilities, atol=1e-9)
 

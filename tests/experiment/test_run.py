@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import trustmix as tm
 from trustmix import Recipe, TrustmixError
 from trustmix.experiment.run_directory import RunDirectory
-from trustmix.federation import ProgressEvent
+from trustmix.federation import ProgressCallback, ProgressEvent
 
 SMALL = ["clients=6", "rounds=5", "split.samples_per_client=40", "public.samples=60", "train.public_epochs=1"]
 COMMAND = [sys.executable, "-m", "trustmix.cli", "run", "demo", *(part for s in SMALL for part in ("--set", s))]
@@ -119,7 +119,7 @@ def test_interrupted_at_any_client_a_run_ends_in_the_same_numbers(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tm.run(small(), out=tmp_path / "cut", watch=interrupt)
+        tm.run(small(), out=tmp_path / "cut", callbacks=[ProgressCallback(interrupt)])
     assert not (tmp_path / "cut" / "summary.json").exists()
     tm.run(small(), out=tmp_path / "cut", resume=True)
     assert numbers(tmp_path / "cut") == numbers(undisturbed)
@@ -135,7 +135,7 @@ def test_a_torn_last_line_is_told_again(undisturbed: Path, tmp_path: Path) -> No
             raise StopError
 
     with pytest.raises(StopError):
-        tm.run(small(), out=tmp_path / "torn", watch=stop_in_round_4)
+        tm.run(small(), out=tmp_path / "torn", callbacks=[ProgressCallback(stop_in_round_4)])
     file = tmp_path / "torn" / "rounds.jsonl"
     file.write_bytes(file.read_bytes() + b'{"round": 3, "meth')
     tm.run(small(), out=tmp_path / "torn", resume=True)
@@ -232,7 +232,7 @@ def test_two_processes_cannot_run_in_one_directory(tmp_path: Path) -> None:
         with pytest.raises(TrustmixError, match="Another process is running"):
             tm.run(small(), out=tmp_path / "run", resume=True)
 
-    tm.run(small("rounds=5"), out=tmp_path / "run", watch=second_process)
+    tm.run(small("rounds=5"), out=tmp_path / "run", callbacks=[ProgressCallback(second_process)])
 
 
 def test_a_recipe_that_cannot_run_leaves_no_directory(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from trustmix.cli import app
 from trustmix.experiment import sweep_worker
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.sweep import expand_grid, parse_over, parse_seeds, slug
-from trustmix.federation import ProgressEvent
+from trustmix.federation import ProgressCallback, ProgressEvent
 
 FIXED = ["clients=5", "rounds=2", "split.samples_per_client=40", "public.samples=200"]
 ENGINE = ["engine.mode=sequential", "engine.precision=float32", "engine.device=cpu"]
@@ -224,7 +224,11 @@ def test_a_run_that_has_begun_keeps_its_workers_whatever_the_share_is_now(tmp_pa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tm.run(Recipe.load(run.recipe, ["engine.workers=3"]), out=tmp_path / run.name, watch=interrupt)
+        tm.run(
+            Recipe.load(run.recipe, ["engine.workers=3"]),
+            out=tmp_path / run.name,
+            callbacks=[ProgressCallback(interrupt)],
+        )
     sweep_worker.run_cell(tmp_path, run.name, workers=1)
     assert Recipe.load(tmp_path / run.name / "recipe.toml").engine.workers == 3
     assert len(RunDirectory(tmp_path / run.name).rounds()) == 2

@@ -14,7 +14,7 @@ from trustmix.cli import app
 from trustmix.experiment.run import build_probe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.theory import TAUS, analyze_runs
-from trustmix.federation import ProgressEvent
+from trustmix.federation import ProgressCallback, ProgressEvent
 from trustmix.report.theory_page import page
 from trustmix.theory.probe import Measurement, read_measurements
 
@@ -81,7 +81,7 @@ def test_an_interrupted_run_has_each_measurement_once(runs: Path, tmp_path: Path
 
     recipe = small("rule=uwa", "split.seed=0", "theory.every=1")
     with pytest.raises(KeyboardInterrupt):
-        tm.run(recipe, out=tmp_path / "cut", watch=interrupt)
+        tm.run(recipe, out=tmp_path / "cut", callbacks=[ProgressCallback(interrupt)])
     tm.run(recipe, out=tmp_path / "cut", resume=True)
     assert (tmp_path / "cut" / "theory.jsonl").read_text() == (runs / "uwa" / "theory.jsonl").read_text()
     tm.run(small("rule=uwa", "split.seed=0"), out=tmp_path / "cut", overwrite=True)

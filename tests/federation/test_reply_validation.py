@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from trustmix import Federation, Participation, Public
+from trustmix.aggregation import Upload
 from trustmix.aggregation.guard import Guard
 from trustmix.federation import Failure, Reply, Request
-from trustmix.wire import Upload, encode_upload
+from trustmix.wire import encode_upload
 
 SAMPLES, CLASSES = 16, 4
 PUBLIC = Public(torch.rand(SAMPLES, 3, generator=torch.Generator().manual_seed(0)), CLASSES)
@@ -30,11 +31,13 @@ def said(client: str, round_: int) -> Upload:
     luck = torch.Generator().manual_seed(sum(map(ord, client)) + 1000 * round_)
     logits = 2 * torch.randn(SAMPLES, CLASSES, generator=luck)
     ranks = torch.rand(SAMPLES, generator=luck)
-    return Upload(torch.softmax(logits, 1), torch.randn(SAMPLES, generator=luck), torch.ones(CLASSES).long(), ranks)
+    return Upload(
+        client, torch.softmax(logits, 1), torch.randn(SAMPLES, generator=luck), torch.ones(CLASSES).long(), ranks
+    )
 
 
-def message(client: str, round_: int, upload: Upload | None = None, **envelope: Any) -> bytes:
-    return encode_upload(upload or said(client, round_), replace(PUBLIC.header(client, round_), **envelope), "float32")
+def message(client: str, round_: int, upload: Upload | None = None, **header: Any) -> bytes:
+    return encode_upload(upload or said(client, round_), replace(PUBLIC.header(client, round_), **header), "float32")
 
 
 def broken(client: str, round_: int, luck: random.Random) -> Reply:
@@ -44,7 +47,7 @@ def broken(client: str, round_: int, luck: random.Random) -> Reply:
     row, column = luck.randrange(SAMPLES), luck.randrange(CLASSES)
     wrong = upload.predictions.clone()
     wrong[row, column] = luck.choice([torch.nan, torch.inf, -1.0, 2.0, 1e30, float(wrong[row, column]) + 0.01])
-    scores = upload.scores.clone()
+    scores, ranks = (torch.as_tensor(part).clone() for part in (upload.scores, upload.ranks))
     scores[row] = torch.nan
     other = luck.choice([c for c in HONEST if c != client])
     payloads: list[Callable[[], bytes | None]] = [
@@ -57,10 +60,10 @@ def broken(client: str, round_: int, luck: random.Random) -> Reply:
         lambda: message(client, round_, replace(upload, predictions=wrong)),
         lambda: message(client, round_, replace(upload, scores=scores)),
         lambda: message(client, round_, replace(upload, predictions=upload.predictions[:, :-1])),
-        lambda: message(client, round_, replace(upload, predictions=upload.predictions[1:], scores=upload.scores[1:])),
-        lambda: message(client, round_, replace(upload, classes=torch.zeros(CLASSES).long())),
-        lambda: message(client, round_, replace(upload, classes=-torch.ones(CLASSES).long())),
-        lambda: message(client, round_, replace(upload, ranks=upload.ranks[1:])),  # type: ignore[index]
+        lambda: message(client, round_, replace(upload, predictions=upload.predictions[1:], scores=scores[1:])),
+        lambda: message(client, round_, replace(upload, class_counts=torch.zeros(CLASSES).long())),
+        lambda: message(client, round_, replace(upload, class_counts=-torch.ones(CLASSES).long())),
+        lambda: message(client, round_, replace(upload, ranks=ranks[1:])),
         lambda: message(client, round_, sender=other),
         lambda: message(client, round_, round=round_ - luck.randint(1, 3)),
         lambda: message(client, round_, fingerprint="0" * 16),

@@ -39,11 +39,13 @@ def test_epsilon_grows_to_what_was_promised_and_the_same_recipe_gives_the_same_n
 
 
 def test_uploads_under_a_promise_differ_from_those_without_and_nothing_is_held_out() -> None:
-    _, open_ = build_federation(tm.Recipe.load(SMALL))
-    _, private = build_federation(tm.Recipe.load(SMALL | {"privacy": {"epsilon": 20.0}}))
-    first, second = (federation.engine.members[0] for federation in (open_, private))  # type: ignore[attr-defined]
+    with build_federation(tm.Recipe.load(SMALL)) as open_:
+        first = open_.clients[0]
+    with build_federation(tm.Recipe.load(SMALL | {"privacy": {"epsilon": 20.0}})) as private:
+        second = private.clients[0]
     assert len(first.private) + len(first.calibration) == len(second.private) == 60
     assert first.dp_sgd_params is None
+    assert second.dp_sgd_params is not None
     assert second.dp_sgd_params.multiplier > 0.3
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trustmix import Recipe, storage
-from trustmix.aggregation import Accumulator
+from trustmix.aggregation import client_weights
 from trustmix.callbacks.trust_log import SHOWN, RoundTrust
 from trustmix.experiment.previews import thumbnails
 from trustmix.experiment.run_directory import RunDirectory
@@ -64,13 +64,13 @@ def write_run(
         if rule in TAU:
             write_samples(folder, held, rng)
         (folder / "checkpoint" / "clients").mkdir(parents=True)
-        record.finish(History(record.rounds()))
+        record.finish(History(record.rounds()), recipe.method)
     return record
 
 
 def statement(number: int, held: Mapping[str, Sequence[int]], tau: float, rng: np.random.Generator) -> RoundTrust:
     clients, classes = len(held), 10
-    shares = Accumulator(tau).shares(rng.normal(0, 10, (clients, SHOWN)))
+    shares = client_weights(rng.normal(0, 10, (clients, SHOWN)), tau)
     trust = rng.random((clients, classes)) / clients
     for row, own in enumerate(held.values()):
         trust[row, list(own)] += 0.1

@@ -1,7 +1,7 @@
 """One round as the paper draws it: clients, server, what travels between them, and what is kept."""
 
 from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerContext
-from trustmix.federation.callbacks import Callback, ProgressEvent
+from trustmix.federation.callbacks import Callback, ProgressCallback, ProgressEvent
 from trustmix.federation.checkpoint import Checkpoint
 from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.distillation import Distillation
@@ -45,6 +45,7 @@ __all__ = [
     "MemoryStore",
     "Method",
     "Participation",
+    "ProgressCallback",
     "ProgressEvent",
     "Public",
     "Reply",

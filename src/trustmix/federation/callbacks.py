@@ -1,6 +1,6 @@
 """What may watch a run while it goes on: one class with hooks that do nothing unless a callback overrides them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,3 +58,20 @@ class Callback:
 
     def on_run_end(self, error: BaseException | None) -> None:
         """The run is over, or was ended by this error."""
+
+
+class ProgressCallback(Callback):
+    """Calls a function with every `ProgressEvent`.
+
+    >>> events = []
+    >>> ProgressCallback(events.append).on_progress(ProgressEvent(1, 3, "clients", 0, 10, None))
+    >>> events[0].round
+    1
+    """
+
+    def __init__(self, function: Callable[[ProgressEvent], None]) -> None:
+        self.function = function
+
+    def on_progress(self, event: ProgressEvent) -> None:
+        """Call the function."""
+        self.function(event)

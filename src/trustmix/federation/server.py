@@ -124,11 +124,10 @@ class Federation:
         self.participation = participation or Participation()
         self.callbacks = tuple(callbacks)
         self.seed = seed
-        self.algorithm = self.method.make_algorithm(
-            ServerContext(
-                self.engine, public, public_labels, client_classes or {}, student, guard, codec, self.callbacks
-            )
+        self.context = ServerContext(
+            self.engine, public, public_labels, client_classes or {}, student, guard, codec, self.callbacks
         )
+        self.algorithm = self.method.make_algorithm(self.context)
 
     def __enter__(self) -> Self:
         return self
