@@ -128,9 +128,24 @@ def test_every_setting_says_what_it_means() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]:
+    for page in [*PAGES, *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "RESULTS", "CHANGELOG", "SECURITY"))]:
         for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_citation_names_the_version_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    for key in ("version", "license"):
+        assert re.search(rf"^{key}: {re.escape(project[key])}$", citation, re.M), key
+
+
+def test_hosted_ci_calls_targets_of_the_makefile() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
+    commands = re.findall(r"run: (.+)", workflow)
+    assert {"make lint", "make test", "make docs"} <= set(commands)
+    for command in commands:
+        run_command(shlex.split(command))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="the extra docs is not installed")
