@@ -6,15 +6,16 @@ comment with a file's name (`# photos.toml`) is also saved under that name. A bl
 otherwise commands are executed as they are written.
 """
 
+import importlib
 import importlib.util
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -22,6 +23,7 @@ import typer
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+import trustmix
 from trustmix import Recipe
 from trustmix.cli import app
 from trustmix.experiment.config import ModelConfig, StudentConfig
@@ -148,11 +150,42 @@ def test_hosted_ci_calls_targets_of_the_makefile() -> None:
         run_command(shlex.split(command))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="the extra docs is not installed")
+def load_reference() -> ModuleType:
+    """The module that generates parts of pages; it is no part of the package."""
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_page_of_recipes_names_every_setting_and_that_of_commands_every_command() -> None:
-    code = "import sys; sys.path.insert(0, 'docs'); import reference as r; print(r.settings(), r.commands())"
-    page = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    reference = load_reference()
+    settings = reference.settings()
     for setting in ("clients", "split.classes_per_client", "student.epochs", "track.mlflow"):
-        assert f"| `{setting}` |" in page
+        assert f"| `{setting}` |" in settings
+    headings = reference.commands().splitlines()
     for command in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
-        assert f"\n## {command}\n" in page or f"## {command}\n" in page
+        assert f"## {command}" in headings
+
+
+def test_the_page_of_the_api_names_every_public_name_of_every_room() -> None:
+    page = load_reference().api()
+    for name in trustmix.__all__:
+        assert f"[`tm.{name}`]" in page, name
+    for file in (ROOT / "src/trustmix").glob("*/__init__.py"):
+        if file.parent.name != "cli":  # the commands have a page of their own
+            room = importlib.import_module(f"trustmix.{file.parent.name}")
+            assert f"## {room.__name__}" in page.splitlines()
+            for name in getattr(room, "__all__", []):
+                assert f"::: {room.__name__}.{name}" in page.splitlines(), name
+
+
+def test_names_that_pages_link_to_exist() -> None:
+    pages = [page.read_text() for page in PAGES] + [load_reference().api()]
+    names = {name for page in pages for name in re.findall(r"\]\[(trustmix\.[\w.]+)\]", page)}
+    assert names
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name

@@ -29,10 +29,10 @@ from trustmix.metrics import ClassificationMetrics
 from trustmix.seeds import numpy_generator
 from trustmix.wire import decode_upload, encode_teacher, predictions_bytes
 
-LOCAL_ONLY, CENTRALIZED = "alone", "reference"
-"""Methods without a rule: clients train on their own data and nothing is exchanged. The reference is one client that
-holds as much as a client and the public set together, of all classes and with labels."""
-
+LOCAL_ONLY = "alone"
+"""The method in which clients train on their own data and exchange nothing."""
+CENTRALIZED = "reference"
+"""The method with one client that holds as much as a client and the public set together, of all classes, labelled."""
 
 GUARD = Guard()
 """The guard of those who ask for none in particular."""
