@@ -1,4 +1,4 @@
-"""What the README and the documentation say is true: every block of Python, TOML and shell in them is executed.
+"""What the README, CONTRIBUTING.md and the documentation state is true: every block of code in them is executed.
 
 The blocks of a page are taken in order, in one empty folder a page, as a reader would. A block whose first line is a
 comment with a file's name (`# photos.toml`) is also saved under that name. A block that cannot be run here has a line
@@ -29,7 +29,7 @@ from trustmix.cli import app
 from trustmix.experiment.config import ModelConfig, StudentConfig
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"(?:<!-- not run: (?P<reason>[^>]+) -->\n\n?)?^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.M | re.S)
 SMALL = {
     "rounds": "1",
@@ -87,6 +87,10 @@ def run_shell(text: str) -> None:
 def run_command(words: list[str]) -> None:
     if words[0] == "make":
         subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+    elif words[:3] == [".venv/bin/python", "-m", "pytest"]:  # the tests themselves run elsewhere
+        assert all((ROOT / word).exists() for word in words if "/" in word and word != words[0]), words
+    elif words[:2] == [".venv/bin/python", "-m"]:
+        assert (ROOT / words[2].replace(".", "/")).with_suffix(".py").exists(), words
     elif words[0] == "python":
         assert (ROOT / words[1]) in (ROOT / "examples").glob("*.py")  # which a test of their own runs
     else:
@@ -130,7 +134,7 @@ def test_every_setting_says_what_it_means() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [*PAGES, *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "RESULTS", "CHANGELOG", "SECURITY"))]:
+    for page in [*PAGES, *(ROOT / f"{name}.md" for name in ("RESULTS", "CHANGELOG", "SECURITY"))]:
         for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
 
