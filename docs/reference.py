@@ -1,17 +1,18 @@
-"""Pages that the code itself writes when the documentation is built: every setting, every command, the results.
+"""Parts of pages that are generated when the documentation is built: settings, commands, public names, results.
 
-A page says where by a line such as `<!-- every setting -->`; what stands there comes from the recipe's own model, from
-the command line's own parser, and from RESULTS.md.
+A line such as `<!-- every setting -->` is replaced. The text comes from the model of a recipe, from the parser of the
+command line, from the `__all__` of every room, and from RESULTS.md.
 """
 
+import importlib
 import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
-from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -25,6 +26,9 @@ from trustmix.federation import CENTRALIZED, ENGINES, LOCAL_ONLY, OPTIMIZERS
 from trustmix.methods.registry import SERVERS
 from trustmix.models import MODELS
 from trustmix.wire import CODECS
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
 
 NAMES = {
     "rule": [*RULES.names(), *SERVERS, LOCAL_ONLY, CENTRALIZED],
@@ -40,20 +44,29 @@ NAMES = {
 }
 """Settings that are a name of something registered."""
 
+ROOMS = (
+    *("aggregation", "density", "metrics", "models", "data", "wire", "privacy", "federation", "callbacks", "theory"),
+    *("attacks", "engines", "methods", "experiment", "report", "deploy"),
+)
+"""Rooms in the order of the page of the API: each imports only earlier ones. The commands have a page of their own."""
+
 ROOT = Path(__file__).parents[1]
 PICTURE = re.compile(r"\]\((benchmarks/[^)]*\.(?:svg|png))\)")
 
 
-def on_files(files: Files, config: Any) -> Files:
-    """The documentation's files, and the pictures that RESULTS.md shows."""
+def on_files(files: "Files", config: Any) -> "Files":
+    """Return the files of the documentation and the pictures that RESULTS.md shows."""
+    from mkdocs.structure.files import File  # only mkdocs calls this; tests read the rest without mkdocs
+
     for path in PICTURE.findall((ROOT / "RESULTS.md").read_text("utf-8")):
         files.append(File.generated(config, f"images/{Path(path).name}", abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(text: str, **_: Any) -> str:
-    """The page with what the code knows filled in; mkdocs calls this for each page."""
-    for marker, write in (("every setting", settings), ("every command", commands), ("the results", results)):
+    """Return the page with generated text in place of markers; mkdocs calls this for each page."""
+    writers = {"every setting": settings, "every command": commands, "every public name": api, "the results": results}
+    for marker, write in writers.items():
         line = f"<!-- {marker} -->"
         if line in text:
             text = text.replace(line, write())
@@ -84,8 +97,8 @@ def _table(before: str, fields: dict[str, FieldInfo]) -> Iterator[str]:
         default = "none" if info.default is None else str(info.default).lower()
         path = f"{before}{key}"
         choices = NAMES[path] if path in NAMES else _choices(info.annotation)
-        told = f"; one of {', '.join(f'`{choice}`' for choice in choices)}" if choices else ""
-        yield f"| `{path}` | `{default}` | {info.description}{told} |"
+        listed = f"; one of {', '.join(f'`{choice}`' for choice in choices)}" if choices else ""
+        yield f"| `{path}` | `{default}` | {info.description}{listed} |"
 
 
 def _choices(kind: Any) -> tuple[str, ...]:
@@ -119,6 +132,30 @@ def _row(one: Any) -> str:
     name = ", ".join(one.opts) if option else one.name.upper()
     default = "" if not option or one.default is None or one.default is False else f"`{one.default}`"
     return f"| `{name}` | {default} | {getattr(one, 'help', '') or ''} |"
+
+
+def api() -> str:
+    """Return a table of the names of the package, and a section for each room with the documentation of its names."""
+    package = importlib.import_module("trustmix")
+    rooms = {room: importlib.import_module(f"trustmix.{room}") for room in ROOMS}
+    homes = {id(getattr(module, name)): module for module in reversed(rooms.values()) for name in public_names(module)}
+    parts = ["## trustmix", "", "| name | |", "|---|---|"]
+    for name in public_names(package):
+        entry = getattr(package, name)
+        home = homes.get(id(entry), package).__name__
+        parts.append(f"| [`tm.{name}`][{home}.{name}] | {inspect.cleandoc(entry.__doc__).splitlines()[0]} |")
+    parts += [f"\n::: trustmix.{name}" for name in public_names(package) if id(getattr(package, name)) not in homes]
+    for room, module in rooms.items():
+        parts += ["", f"## trustmix.{room}", "", inspect.cleandoc(module.__doc__ or "")]
+        parts += [f"\n::: {module.__name__}.{name}" for name in public_names(module)]
+    return "\n".join(parts)
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """Return the names in `__all__`, or, of a module without it, those of the classes and functions that it defines."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    return [name for name, entry in vars(module).items() if getattr(entry, "__module__", "") == module.__name__]
 
 
 def results() -> str:

@@ -1,4 +1,4 @@
-"""What the README and the documentation say is true: every block of Python, TOML and shell in them is executed.
+"""What the README, CONTRIBUTING.md and the documentation state is true: every block of code in them is executed.
 
 The blocks of a page are taken in order, in one empty folder a page, as a reader would. A block whose first line is a
 comment with a file's name (`# photos.toml`) is also saved under that name. A block that cannot be run here has a line
@@ -6,15 +6,16 @@ comment with a file's name (`# photos.toml`) is also saved under that name. A bl
 otherwise commands are executed as they are written.
 """
 
+import importlib
 import importlib.util
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -22,12 +23,13 @@ import typer
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+import trustmix
 from trustmix import Recipe
 from trustmix.cli import app
 from trustmix.experiment.config import ModelConfig, StudentConfig
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"(?:<!-- not run: (?P<reason>[^>]+) -->\n\n?)?^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.M | re.S)
 SMALL = {
     "rounds": "1",
@@ -85,6 +87,10 @@ def run_shell(text: str) -> None:
 def run_command(words: list[str]) -> None:
     if words[0] == "make":
         subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+    elif words[:3] == [".venv/bin/python", "-m", "pytest"]:  # the tests themselves run elsewhere
+        assert all((ROOT / word).exists() for word in words if "/" in word and word != words[0]), words
+    elif words[:2] == [".venv/bin/python", "-m"]:
+        assert (ROOT / words[2].replace(".", "/")).with_suffix(".py").exists(), words
     elif words[0] == "python":
         assert (ROOT / words[1]) in (ROOT / "examples").glob("*.py")  # which a test of their own runs
     else:
@@ -128,16 +134,62 @@ def test_every_setting_says_what_it_means() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]:
+    for page in [*PAGES, *(ROOT / f"{name}.md" for name in ("RESULTS", "CHANGELOG", "SECURITY"))]:
         for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="the extra docs is not installed")
+def test_the_citation_names_the_version_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    for key in ("version", "license"):
+        assert re.search(rf"^{key}: {re.escape(project[key])}$", citation, re.M), key
+
+
+def test_hosted_ci_calls_targets_of_the_makefile() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
+    commands = re.findall(r"run: (.+)", workflow)
+    assert {"make lint", "make test", "make docs"} <= set(commands)
+    for command in commands:
+        run_command(shlex.split(command))
+
+
+def load_reference() -> ModuleType:
+    """The module that generates parts of pages; it is no part of the package."""
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_page_of_recipes_names_every_setting_and_that_of_commands_every_command() -> None:
-    code = "import sys; sys.path.insert(0, 'docs'); import reference as r; print(r.settings(), r.commands())"
-    page = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    reference = load_reference()
+    settings = reference.settings()
     for setting in ("clients", "split.classes_per_client", "student.epochs", "track.mlflow"):
-        assert f"| `{setting}` |" in page
+        assert f"| `{setting}` |" in settings
+    headings = reference.commands().splitlines()
     for command in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
-        assert f"\n## {command}\n" in page or f"## {command}\n" in page
+        assert f"## {command}" in headings
+
+
+def test_the_page_of_the_api_names_every_public_name_of_every_room() -> None:
+    page = load_reference().api()
+    for name in trustmix.__all__:
+        assert f"[`tm.{name}`]" in page, name
+    for file in (ROOT / "src/trustmix").glob("*/__init__.py"):
+        if file.parent.name != "cli":  # the commands have a page of their own
+            room = importlib.import_module(f"trustmix.{file.parent.name}")
+            assert f"## {room.__name__}" in page.splitlines()
+            for name in getattr(room, "__all__", []):
+                assert f"::: {room.__name__}.{name}" in page.splitlines(), name
+
+
+def test_names_that_pages_link_to_exist() -> None:
+    pages = [page.read_text() for page in PAGES] + [load_reference().api()]
+    names = {name for page in pages for name in re.findall(r"\]\[(trustmix\.[\w.]+)\]", page)}
+    assert names
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
