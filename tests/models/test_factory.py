@@ -1,5 +1,6 @@
-"""Models: built the same everywhere, checked before they are trained."""
+"""Models are built the same in every process and checked before they are trained."""
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -57,12 +58,12 @@ def test_options_reach_the_function() -> None:
     assert validate_model(factory(source="own_network", bias=False), IMAGES).state_dict().keys() == {"1.weight"}
 
 
-def test_uint8_images_are_scaled_inside_the_model() -> None:
-    scaled = ModelFactory("mlp", None, {}, (3, 2, 2), 10, scale=((0.5, 0.25, 0.0), (0.5, 0.25, 1.0)))()
+def test_uint8_images_are_normalized_inside_the_model() -> None:
+    normalized = ModelFactory("mlp", None, {}, (3, 2, 2), 10, scale=((0.5, 0.25, 0.0), (0.5, 0.25, 1.0)))()
     images = torch.randint(0, 256, (5, 3, 2, 2), dtype=torch.uint8)
     by_hand = images.float() / 255
     by_hand = (by_hand - torch.tensor([0.5, 0.25, 0]).view(3, 1, 1)) / torch.tensor([0.5, 0.25, 1]).view(3, 1, 1)
-    torch.testing.assert_close(scaled(images), scaled[1](by_hand))  # type: ignore[index]
+    torch.testing.assert_close(normalized(images), normalized[1](by_hand))  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,11 @@ def test_the_number_of_threads_changes_neither_the_split_nor_the_initial_models(
     found = {}
     for threads in ("1", "2"):
         run = subprocess.run(
-            [sys.executable, "-c", FACTS], env={"OMP_NUM_THREADS": threads}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", FACTS],
+            env={**os.environ, "OMP_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         count, digest = run.stdout.split()
         found[count] = digest
