@@ -1,4 +1,4 @@
-"""Texts from csv, JSON lines and parquet, tokenised once; and what is said when a table is not as it should be."""
+"""Texts from csv, JSON lines and parquet are tokenized once, and a table that is not valid is one sentence."""
 
 import csv
 import gzip
@@ -15,7 +15,7 @@ import torch
 from trustmix import TrustmixError
 from trustmix.data import load
 from trustmix.data import text as text_module
-from trustmix.data.hub import fetch
+from trustmix.data.hub import download_dataset
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIAL, "the", "a", "goal", "match", "song", "band", "who", "sang", "won"]
@@ -107,11 +107,11 @@ def test_texts_can_be_read_again_as_far_as_the_tokenizer_keeps_them(tokenizer: s
     assert text_module.decode_tokens(tokens, tokenizer) == ["the song", "a goal"]
 
 
-def test_tokenising_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizing_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     calls: list[int] = []
-    real = text_module._tokenise
-    monkeypatch.setattr(text_module, "_tokenise", lambda *a: calls.append(1) or real(*a))  # type: ignore[func-returns-value]
+    real = text_module._run_tokenizer
+    monkeypatch.setattr(text_module, "_run_tokenizer", lambda *a: calls.append(1) or real(*a))  # type: ignore[func-returns-value]
     first = text_module.tokenize(["the song", "a goal"], tokenizer, 8)
     assert torch.equal(text_module.tokenize(["the song", "a goal"], tokenizer, 8), first)
     assert len(calls) == 1
@@ -183,9 +183,9 @@ def test_what_the_hub_gives_is_kept_as_parquet_and_read_like_any_other(
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hf"))
     for part in ("train", "test"):
         write(tmp_path / "hub" / f"{part}.jsonl", [{"text": "song", "label": i % 4} for i in range(8)])
-    assert fetch("agnews", str(tmp_path / "hub")) is None
+    assert download_dataset("agnews", str(tmp_path / "hub")) is None
     kept = sorted(file.name for file in (tmp_path / "cache/trustmix/agnews").iterdir())
     assert kept == ["test.parquet", "train.parquet"]
     data = load("agnews", tokenizer=tokenizer)
     assert data.train.labels.tolist() == [0, 1, 2, 3] * 2
-    assert "FileNotFoundError" in (fetch("agnews2", str(tmp_path / "no such thing")) or "")
+    assert "FileNotFoundError" in (download_dataset("agnews2", str(tmp_path / "no such thing")) or "")

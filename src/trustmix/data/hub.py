@@ -1,6 +1,6 @@
-"""Where a data set lies: the recipe's path, else the usual places, else Hugging Face's hub (the extra `hub`).
+"""The file or folder of a data set: `data.path`, one of the search paths, or Hugging Face's hub (the extra `hub`).
 
-What is fetched is kept as parquet files in the cache folder, which is one of the usual places, and read like any other.
+Downloaded data sets are stored as parquet files in the cache folder, which is one of the search paths.
 """
 
 import importlib
@@ -14,33 +14,98 @@ from trustmix import paths
 from trustmix.errors import TrustmixError
 
 
-def locate_dataset(name: str, path: Path | None, hub: str, remedy: str) -> Path:
-    """The file or folder of a data set; `hub` is its name there, and `remedy` says where people get it."""
+def locate_dataset(name: str, path: Path | None, repository: str, homepage: str) -> Path:
+    """Find a data set on this machine, or download it.
+
+    Parameters
+    ----------
+    name
+        Name of the data set, which is also the name of its folder below the search paths.
+    path
+        The path of the recipe, or None to use the search paths and the hub.
+    repository
+        Name of the data set on the hub.
+    homepage
+        Where users can get the data set, for the message.
+
+    Returns
+    -------
+    Path
+        The file or folder.
+
+    Raises
+    ------
+    TrustmixError
+        If the data set is not found and cannot be downloaded.
+    """
     if path is not None:
-        return resolve_user_path(path)
+        return require_path(path)
     found = paths.find_path(name, here=False)
     if found is not None:
         return found
     searched = ", ".join(map(str, paths.search_paths(name, here=False)))
-    problem = fetch(name, hub)
+    problem = download_dataset(name, repository)
     if problem is None:
         return paths.cache_dir() / name
     raise TrustmixError(
         f'The data set "{name}" was not found in {searched}, nor fetched from the hub ({problem}). Get it from '
-        f"{remedy} and put it there, or set data.path or TRUSTMIX_DATA to where it lies."
+        f"{homepage} and put it there, or set data.path or TRUSTMIX_DATA to where it lies."
     )
 
 
-def resolve_user_path(path: Path, setting: str = "data.path") -> Path:
-    """A path of the recipe's, which must be there."""
+def resolve_user_path(path: Path | None, dataset: str, expected: str) -> Path:
+    """Return the file or folder that the recipe names, for a data set that needs a path.
+
+    Parameters
+    ----------
+    path
+        The path of the recipe, or None if the recipe has none.
+    dataset
+        Name of the data set, for the message.
+    expected
+        What the path must be, for the message.
+
+    Returns
+    -------
+    Path
+        The existing file or folder.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no path, or nothing at the path.
+    """
+    if path is None:
+        raise TrustmixError(f'The data set "{dataset}" needs data.path, {expected}.')
+    return require_path(path)
+
+
+def require_path(path: Path) -> Path:
+    """Return the first search path that exists.
+
+    Parameters
+    ----------
+    path
+        A path, or a name below one of the search paths.
+
+    Returns
+    -------
+    Path
+        The existing file or folder.
+
+    Raises
+    ------
+    TrustmixError
+        If none of them exists.
+    """
     found = paths.find_path(path)
     if found is None:
         searched = ", ".join(map(str, paths.search_paths(path)))
-        raise TrustmixError(f"{setting} is {path}, and there is nothing there (looked for {searched}).")
+        raise TrustmixError(f"data.path is {path}, and there is nothing there (looked for {searched}).")
     return found
 
 
-def fetch(name: str, hub: str) -> str | None:
+def download_dataset(name: str, hub: str) -> str | None:
     """Fetch a data set into the cache folder; gives the reason where that is not possible, else None."""
     try:
         datasets: Any = importlib.import_module("datasets")
