@@ -106,6 +106,10 @@ def nan_at_17() -> Any:
         ({"x_test": np.zeros((6, 4), np.uint8)}, r"test part: inputs are torch\.uint8, training ones torch\.float32"),
         ({"x_test": np.zeros((0, 4)), "y_test": np.zeros(0, int)}, "there are no samples"),
         ({"x_public": np.zeros((0, 4))}, "public part: there are no samples"),
+        (
+            {"x_train": np.zeros((30, 4), bool), "x_test": np.zeros((6, 4), bool)},
+            r"train part: inputs are torch\.bool; convert numbers to float32, images to uint8",
+        ),
         ({"x_public": np.zeros(())}, r"x_public and y_public are \(\) and \(\); they must be \(n, ...\)"),
         ({"y_train": np.full(30, 50_000_000)}, "the labels go up to 50000000 with 30 samples; number the classes"),
         ({"x_train": np.zeros((30, 4), ">f4")}, "train part: inputs and labels must be numbers"),

@@ -133,7 +133,17 @@ def test_tokenizing_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: py
         (b"\xfd7zXZ\x00\x00garbage", "t.jsonl.xz", "could not be read"),
         (b"PAR1garbage", "t.parquet", "is not a whole parquet file"),
         (b"text,text,label\nx,y,a\n", "t.csv", 'has the column "text" twice; every column needs'),
-        (b'{"text": "x", "label": NaN}\n', "t.jsonl", "Row 1 of the data has no label"),
+        (b'{"text": "x", "label": NaN}\n', "t.jsonl", 'row 1: there is no value in the column "label" .data.label.'),
+        (
+            b'{"text": "x", "label": 1}\n\n{"text": "y"}\n',
+            "t.jsonl",
+            'jsonl, row 2: there is no value in the column "label"',
+        ),
+        (
+            b'{"label": 1}\n{"text": "y"}\n',
+            "t.jsonl",
+            'jsonl, row 1: there is no value in the column "text" .data.text.',
+        ),
         (b'{"text": "x", "label": ["a"]}\n', "t.jsonl", "it must be text or a number"),
         (b'{"text": "\\ud800", "label": 1}\n', "t.jsonl", "row 1: the text holds half a character"),
         (b"[" * 100_000, "t.jsonl", "line 1 is not a JSON object"),
@@ -152,8 +162,31 @@ def test_blank_lines_do_no_harm_and_own_texts_stay_as_they_are(tmp_path: Path, t
     assert data.class_names == ("0", "1")
     assert len(data.train) + len(data.test) == 10
     (tmp_path / "t.jsonl").write_text('{"text": "goal", "label": 1}\n\n' * 5 + '{"text": "song", "label": null}\n')
-    with pytest.raises(TrustmixError, match="Row 6 of the data has no label"):
+    with pytest.raises(TrustmixError, match=r't.jsonl, row 6: there is no value in the column "label"'):
         load("text", path=tmp_path / "t.jsonl", tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("label", ["", "[1]"])
+def test_a_bad_label_is_named_by_its_file_and_its_row_there(tmp_path: Path, tokenizer: str, label: str) -> None:
+    good = '{"text": "goal", "label": 1}\n'
+    for name in ("train-0.jsonl", "train-1.jsonl", "test.jsonl"):
+        (tmp_path / name).write_text(good * 3)
+    (tmp_path / "train-1.jsonl").write_text(good + f'{{"text": "song", "label": {label or "null"}}}\n')
+    with pytest.raises(TrustmixError, match=r"train-1.jsonl, row 2: "):
+        load("text", path=tmp_path, tokenizer=tokenizer)
+
+
+def test_a_benchmark_row_without_a_column_is_named_and_the_column_is_not_dropped(
+    tmp_path: Path, tokenizer: str
+) -> None:
+    whole = {"title": "goal", "description": "the match", "label": 0}
+    for part in ("train", "test"):
+        write(tmp_path / f"{part}.jsonl", [whole, {"title": "goal", "label": 1}])
+    with pytest.raises(TrustmixError, match=r'train.jsonl, row 2: there is no value in the column "description"'):
+        load("agnews", path=tmp_path, tokenizer=tokenizer)
+    write(tmp_path / "train.jsonl", [whole, whole | {"label": "sport"}])
+    with pytest.raises(TrustmixError, match=r'train.jsonl, row 2: the label "sport" in column "label" is no number'):
+        load("agnews", path=tmp_path, tokenizer=tokenizer)
 
 
 def test_the_same_table_twice_is_refused(tmp_path: Path, tokenizer: str) -> None:

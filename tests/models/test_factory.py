@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import trustmix as tm
 from trustmix import TrustmixError
 from trustmix.models import ModelFactory, mlp, validate_model
 
@@ -81,6 +84,28 @@ def test_uint8_images_are_normalized_inside_the_model() -> None:
 def test_a_model_that_does_not_fit_is_refused_before_training(model: ModelFactory, sentence: str) -> None:
     with pytest.raises(TrustmixError, match=sentence):
         validate_model(model, IMAGES)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("dtype", [np.int64, np.int16])
+def test_whole_numbers_other_than_uint8_images_are_refused_with_their_type(
+    name: str, dtype: type[np.integer[Any]], tmp_path: Path
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8))
+    labels = np.arange(60) % 3
+    x = images.astype(dtype)
+    np.savez(tmp_path / "whole.npz", x_train=x, y_train=labels, x_test=x[:6], y_test=labels[:6])
+    recipe = {"data": {"name": "npz", "path": str(tmp_path / "whole.npz")}, "model": {"name": name}, "clients": 2}
+    sizes = {"split": {"samples_per_client": 8}, "public": {"samples": 10}}
+    sentence = rf'"{name}" takes float32 inputs, but those of the data are torch.{np.dtype(dtype)}: convert numbers to'
+    with pytest.raises(TrustmixError, match=sentence):
+        tm.run({**recipe, **sizes})
+
+
+def test_token_ids_outside_the_vocabulary_are_no_fault_of_their_type() -> None:
+    tokens = torch.full((2, 4), 40_000)
+    with pytest.raises(TrustmixError, match=r"fails on inputs \(2, 4\): index out of range"):
+        validate_model(ModelFactory("bert-tiny", shape=(4,), classes=3), tokens)
 
 
 FACTS = """

@@ -19,7 +19,7 @@ import torch
 
 from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import locate_dataset
-from trustmix.data.labels import build_dataset, select_classes
+from trustmix.data.labels import build_dataset, read_labels, select_classes
 from trustmix.data.loading import DATASETS, npz, read_npz
 from trustmix.data.tables import column, read_table
 from trustmix.data.vision import channels_first, decode_image, images, stack_images
@@ -308,7 +308,7 @@ def _read_parquet(name: str, folder: Path) -> Dataset:
                 if not isinstance(data, bytes):
                     raise TrustmixError(f'{file}, row {row}: the column "{image}" holds no encoded image.')
                 pixels.append(decode_image(data, where=f"{file}, row {row}"))
-            labels += column(table, label, file, "the labels")
+            labels += read_labels(table, label, file, "the labels")
         parts.append((stack_images(pixels, [f"{part} image {i}" for i in range(len(pixels))]), labels))
     names, indices = select_classes([*parts[0][1], *parts[1][1]], None)
     count = len(parts[0][1])

@@ -9,6 +9,9 @@ import torch
 
 from trustmix.errors import TrustmixError
 
+UNSUPPORTED_DTYPES = (torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128)
+"""Types of inputs that no layer takes, or few operations of torch support."""
+
 
 @dataclass(frozen=True)
 class Labelled:
@@ -124,8 +127,8 @@ def validate_dataset(dataset: Dataset) -> Dataset:
     Raises
     ------
     TrustmixError
-        If a part is empty, inputs and labels differ in number, parts differ in shape or type, an input is not finite,
-        a label is out of range, or a class has no training sample.
+        If a part is empty, inputs and labels differ in number, parts differ in shape or type, the type is not
+        supported, an input is not finite, a label is out of range, or a class has no training sample.
 
     Examples
     --------
@@ -155,6 +158,10 @@ def _validate_inputs(where: str, samples: Labelled, dataset: Dataset) -> None:
         raise TrustmixError(f"{where}: inputs have the shape {tuple(inputs.shape[1:])}, training ones {dataset.shape}.")
     if inputs.dtype != dataset.train.inputs.dtype:
         raise TrustmixError(f"{where}: inputs are {inputs.dtype}, training ones {dataset.train.inputs.dtype}.")
+    if inputs.dtype in UNSUPPORTED_DTYPES:
+        raise TrustmixError(
+            f"{where}: inputs are {inputs.dtype}; convert numbers to float32, images to uint8 and token ids to int32."
+        )
     if inputs.dtype.is_floating_point:
         bad = ~torch.isfinite(inputs.flatten(1)).all(1)
         if bool(bad.any()):

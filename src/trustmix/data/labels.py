@@ -1,16 +1,57 @@
 """Functions that all readers of data sets share.
 
-Class names from labels, a selection of classes, a test set for data without one, and normalization constants of images.
+The labels of a table, names and selection of classes, a test set for data without one, and normalization constants of
+images.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from trustmix.data.dataset import Dataset, Labelled
+from trustmix.data.tables import Table, column, missing_value
 from trustmix.errors import TrustmixError
 from trustmix.seeds import numpy_generator
+
+
+def read_labels(table: Table, name: str, path: Path, setting: str) -> list[Any]:
+    """Return the column of labels of a table.
+
+    Parameters
+    ----------
+    table
+        The table.
+    name
+        Name of the column.
+    path
+        The file of the table, for messages.
+    setting
+        The setting that names the column, for messages.
+
+    Returns
+    -------
+    list
+        The label of each row, as text or number.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no such column, or a row has no label or one that is neither text nor a number.
+
+    Examples
+    --------
+    >>> read_labels(Table({"kind": ["cat", "dog"]}), "kind", Path("animals.csv"), "data.label")
+    ['cat', 'dog']
+    """
+    labels = column(table, name, path, setting)
+    for row, label in enumerate(labels, 1):
+        if label is None or label != label or not str(label).strip():  # only NaN differs from itself
+            raise missing_value(path, row, name, setting)
+        if isinstance(label, bytes | list | dict):
+            raise TrustmixError(f"{path}, row {row}: the label is {str(label)[:40]}; it must be text or a number.")
+    return labels
 
 
 def class_names(labels: Sequence[Any]) -> list[str]:
@@ -56,18 +97,13 @@ def select_classes(labels: Sequence[Any], classes: Sequence[str] | None) -> tupl
     Raises
     ------
     TrustmixError
-        If a row has no label, or a class is unknown or named twice.
+        If a class is unknown or named twice.
 
     Examples
     --------
     >>> select_classes(["a", "b", "c", "a"], ["c", "a+b"])
     (['c', 'a+b'], [1, 1, 0, 1])
     """
-    for row, label in enumerate(labels, 1):
-        if label is None or label != label or not str(label).strip():  # only NaN differs from itself
-            raise TrustmixError(f"Row {row} of the data has no label; fill it in or leave the row out.")
-        if isinstance(label, bytes | list | dict):
-            raise TrustmixError(f"Row {row} of the data has the label {str(label)[:40]}; it must be text or a number.")
     present = class_names(labels)
     names = list(classes) if classes else present
     index: dict[str, int] = {}

@@ -1,6 +1,7 @@
 """Tables from csv, JSON lines and parquet files; gz, xz and bz2 are unpacked.
 
-A table is a dict of columns. A column that is not there is an error that names those that are.
+A column that is not there is an error that names those that are. Rows are counted from 1, without the header of a csv
+file and without blank lines.
 """
 
 import bz2
@@ -10,17 +11,38 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from trustmix.errors import TrustmixError
 from trustmix.imports import require_extra
 
-Table: TypeAlias = dict[str, list[Any]]
-
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 TABLE_FORMATS = (".csv", ".jsonl", ".parquet")
+
+
+class Table(dict[str, list[Any]]):
+    """The columns of a table by name: a dict of lists of the same length.
+
+    Parameters
+    ----------
+    columns
+        The values of each column.
+    incomplete
+        Columns that only some rows of a jsonl file have, such as notes, with the first row that has no value. They are
+        not among the columns.
+
+    Examples
+    --------
+    >>> animals = Table({"legs": [4, 2]}, incomplete={"note": 2})
+    >>> list(animals)
+    ['legs']
+    """
+
+    def __init__(self, columns: Mapping[str, list[Any]], incomplete: Mapping[str, int] | None = None) -> None:
+        super().__init__(columns)
+        self.incomplete = dict(incomplete or {})
 
 
 def kind_of(path: Path) -> str:
@@ -58,8 +80,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
     Returns
     -------
     Table
-        A list of values per column. Values of csv files are text. Of a jsonl file these are the columns that every row
-        has.
+        The columns that every row has. Values of csv files are text.
 
     Raises
     ------
@@ -80,7 +101,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
         formats = ", ".join(TABLE_FORMATS)
         raise TrustmixError(f"{path} is no table: its name must end in {formats} (or that with .gz, .xz).")
     table = readers[suffix](path, columns)
-    if not table or not any(table.values()):
+    if not any(table.values()) and not table.incomplete:
         raise TrustmixError(f"{path} holds no rows.")
     return table
 
@@ -107,16 +128,42 @@ def column(table: Table, name: str, path: Path, setting: str) -> list[Any]:
     Raises
     ------
     TrustmixError
-        If there is no such column.
+        If there is no such column, or a row has no value in it.
 
     Examples
     --------
-    >>> column({"legs": [4, 2]}, "legs", Path("animals.csv"), "data.columns")
+    >>> column(Table({"legs": [4, 2]}), "legs", Path("animals.csv"), "data.columns")
     [4, 2]
     """
+    if name in table.incomplete:
+        raise missing_value(path, table.incomplete[name], name, setting)
     if name not in table:
         raise TrustmixError(f'{path} has no column "{name}" ({setting}); it has {", ".join(table)}.')
     return table[name]
+
+
+def missing_value(path: Path, row: int, name: str, setting: str) -> TrustmixError:
+    """Return the error for a row without a value.
+
+    Parameters
+    ----------
+    path
+        The file of the table.
+    row
+        The row, from 1.
+    name
+        Name of the column.
+    setting
+        The setting that names the column.
+
+    Returns
+    -------
+    TrustmixError
+        The error to raise.
+    """
+    return TrustmixError(
+        f'{path}, row {row}: there is no value in the column "{name}" ({setting}); fill it in or leave the row out.'
+    )
 
 
 def _open_text(path: Path) -> io.StringIO:
@@ -148,7 +195,7 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> Table:
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise TrustmixError(f"{path}, row {number}: {len(row)} fields, but the columns are {', '.join(names)}.")
-    return {name: [row[index] for row in rows] for index, name in enumerate(names)}
+    return Table({name: [row[index] for row in rows] for index, name in enumerate(names)})
 
 
 def _read_jsonl(path: Path, _columns: Sequence[str] | None) -> Table:
@@ -160,15 +207,15 @@ def _read_jsonl(path: Path, _columns: Sequence[str] | None) -> Table:
             rows.append(dict(json.loads(line)))
         except (ValueError, TypeError, RecursionError) as error:
             raise TrustmixError(f"{path}, line {number} is not a JSON object ({error}).") from error
-    names = rows[0] if rows else {}
-    # columns of some rows only, such as notes, are left out
-    return {name: [row[name] for row in rows] for name in names if all(name in row for row in rows)}
+    names = dict.fromkeys(name for row in rows for name in row)
+    first = {name: next((number for number, row in enumerate(rows, 1) if name not in row), None) for name in names}
+    incomplete = {name: number for name, number in first.items() if number is not None}
+    return Table({name: [row[name] for row in rows] for name in names if name not in incomplete}, incomplete)
 
 
 def _read_parquet(path: Path, _columns: Sequence[str] | None) -> Table:
     parquet = require_extra("pyarrow.parquet", str(path), "hub")
     try:
-        table: Table = parquet.read_table(path).to_pydict()
+        return Table(parquet.read_table(path).to_pydict())
     except Exception as error:  # pyarrow has errors of its own, of many kinds
         raise TrustmixError(f"{path} is not a whole parquet file ({error}).") from error
-    return table

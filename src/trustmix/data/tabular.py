@@ -13,7 +13,7 @@ import torch
 from trustmix import paths
 from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import resolve_user_path
-from trustmix.data.labels import build_dataset, select_classes, split_off_test
+from trustmix.data.labels import build_dataset, read_labels, select_classes, split_off_test
 from trustmix.data.loading import DATASETS, labelled_part, read_npz
 from trustmix.data.tables import Table, column, kind_of, read_table
 from trustmix.errors import TrustmixError
@@ -63,7 +63,7 @@ def table(
     """
     file = resolve_user_path(path, "table", "a csv, jsonl or parquet file")
     rows = read_table(file)
-    names, indices = select_classes(column(rows, label, file, "data.label"), classes)
+    names, indices = select_classes(read_labels(rows, label, file, "data.label"), classes)
     features = list(columns) if columns else [name for name in rows if name != label]
     inputs = _read_features(rows, features, file)
     labels = torch.tensor(indices)

@@ -17,7 +17,7 @@ import torch
 from trustmix import paths, storage
 from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import locate_dataset, resolve_user_path
-from trustmix.data.labels import select_classes, split_off_test
+from trustmix.data.labels import read_labels, select_classes, split_off_test
 from trustmix.data.loading import DATASETS
 from trustmix.data.tables import Table, column, kind_of, read_table
 from trustmix.errors import StorageError, TrustmixError
@@ -113,22 +113,26 @@ def _read_zhang(
         labels.append([])
         for file in files:
             table = read_table(file, header if kind_of(file) == ".csv" else None)
-            columns = [key for key in header[1:] if key in table] or ["text"]
-            key = "class" if "class" in table else label
-            first = 1 if key == "class" else 0
+            present = {*table, *table.incomplete}
+            columns = [key for key in header[1:] if key in present] or ["text"]
             rows = join_columns(table, columns, file, "the texts")
             texts[-1] += [text.replace("\\n", " ") for text in rows]  # how the authors write line breaks
-            labels[-1] += [_parse_label(value, file, key) - first for value in column(table, key, file, "the labels")]
+            labels[-1] += _parse_labels(table, "class" if "class" in present else label, file)
     tokens = torch.split(tokenize([*texts[0], *texts[1]], tokenizer, length), [len(part) for part in texts])
     train, test = (Labelled(ids, torch.tensor(known)) for ids, known in zip(tokens, labels, strict=True))
     return Dataset(name, train, test, tuple(names))
 
 
-def _parse_label(value: Any, file: Path, name: str) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError) as error:
-        raise TrustmixError(f'{file}: the label "{value}" in column "{name}" is not a number.') from error
+def _parse_labels(table: Table, name: str, file: Path) -> list[int]:
+    """Return the labels as class indices from 0; the column "class" counts from 1."""
+    first = 1 if name == "class" else 0
+    indices = []
+    for row, value in enumerate(read_labels(table, name, file, "the labels"), 1):
+        try:
+            indices.append(int(value) - first)
+        except ValueError as error:
+            raise TrustmixError(f'{file}, row {row}: the label "{value}" in column "{name}" is no number.') from error
+    return indices
 
 
 @DATASETS.register("text")
@@ -185,7 +189,7 @@ def text(
         for file in files:
             table = read_table(file)
             texts += join_columns(table, [text] if isinstance(text, str) else text, file, "data.text")
-            labels += column(table, label, file, "data.label")
+            labels += read_labels(table, label, file, "data.label")
         rows[part] = len(labels)
     names, indices = select_classes(labels, classes)
     kept = [row for row, index in enumerate(indices) if index >= 0]
@@ -239,7 +243,7 @@ def join_columns(table: Table, columns: Sequence[str], path: Path, setting: str)
 
     Examples
     --------
-    >>> join_columns({"title": ["Tea"], "body": ["is hot"]}, ["title", "body"], Path("t.csv"), "data.text")
+    >>> join_columns(Table({"title": ["Tea"], "body": ["is hot"]}), ["title", "body"], Path("t.csv"), "data.text")
     ['Tea is hot']
     """
     values = [column(table, name, path, setting) for name in columns]

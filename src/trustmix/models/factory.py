@@ -120,7 +120,8 @@ def validate_model(factory: ModelFactory, inputs: torch.Tensor) -> nn.Module:
     Raises
     ------
     TrustmixError
-        If the model fails on the inputs, returns anything but logits (n, classes), or has no parameter to train.
+        If the model takes inputs of another type, fails on the inputs, returns anything but logits (n, classes), or has
+        no parameter to train.
 
     Examples
     --------
@@ -133,6 +134,11 @@ def validate_model(factory: ModelFactory, inputs: torch.Tensor) -> nn.Module:
         with torch.no_grad():
             logits = model(inputs)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        if inputs.dtype != torch.float32 and _takes_floats(model, inputs):
+            raise TrustmixError(
+                f"The model {factory.label} takes float32 inputs, but those of the data are {inputs.dtype}: convert "
+                "numbers to float32, and images of whole numbers from 0 to 255 to uint8."
+            ) from error
         raise TrustmixError(f"The model {factory.label} fails on inputs {tuple(inputs.shape)}: {error}") from error
     expected = (len(inputs), factory.classes)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != expected:
@@ -141,3 +147,13 @@ def validate_model(factory: ModelFactory, inputs: torch.Tensor) -> nn.Module:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise TrustmixError(f"The model {factory.label} has no parameter to train.")
     return model
+
+
+def _takes_floats(model: nn.Module, inputs: torch.Tensor) -> bool:
+    """Return whether the model succeeds on the same inputs as float32."""
+    try:
+        with torch.no_grad():
+            model(inputs.to(torch.float32))
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return False
+    return True
