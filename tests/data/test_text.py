@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from trustmix import TrustmixError
-from trustmix.data import load
+from trustmix.data import hub, load
 from trustmix.data import text as text_module
-from trustmix.data.hub import download_dataset
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIAL, "the", "a", "goal", "match", "song", "band", "who", "sang", "won"]
@@ -205,8 +204,11 @@ def test_a_class_that_is_not_there_is_named(tmp_path: Path, tokenizer: str) -> N
 def test_a_tokenizer_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     path = write(tmp_path / "t.csv", rows())
-    with pytest.raises(TrustmixError, match=r"data.tokenizer. is neither a folder that was found nor"):
+    with pytest.raises(TrustmixError, match=r"data.tokenizer is .*: nothing of that name in .*/none, and it could not"):
         load("text", path=path, text="q", label="topic", tokenizer=str(tmp_path / "none"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TrustmixError, match=r"empty .data.tokenizer. holds no tokenizer of transformers"):
+        load("text", path=path, text="q", label="topic", tokenizer=str(tmp_path / "empty"))
 
 
 def test_what_the_hub_gives_is_kept_as_parquet_and_read_like_any_other(
@@ -214,11 +216,14 @@ def test_what_the_hub_gives_is_kept_as_parquet_and_read_like_any_other(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr(hub, "require_repository", lambda *_: None)  # a folder takes the place of the repository
     for part in ("train", "test"):
         write(tmp_path / "hub" / f"{part}.jsonl", [{"text": "song", "label": i % 4} for i in range(8)])
-    assert download_dataset("agnews", str(tmp_path / "hub")) is None
-    kept = sorted(file.name for file in (tmp_path / "cache/trustmix/agnews").iterdir())
-    assert kept == ["test.parquet", "train.parquet"]
+    folder = hub.download_dataset("agnews", str(tmp_path / "hub"))
+    assert folder == tmp_path / "cache/trustmix/agnews"
+    assert sorted(file.name for file in folder.iterdir()) == ["test.parquet", "train.parquet"]
     data = load("agnews", tokenizer=tokenizer)
     assert data.train.labels.tolist() == [0, 1, 2, 3] * 2
-    assert "FileNotFoundError" in (download_dataset("agnews2", str(tmp_path / "no such thing")) or "")
+    with pytest.raises(TrustmixError, match="FileNotFoundError"):
+        hub.download_dataset("agnews2", str(tmp_path / "no such thing"))
+    assert not (tmp_path / "cache/trustmix/agnews2").exists()

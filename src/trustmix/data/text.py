@@ -21,10 +21,13 @@ from trustmix.data.labels import read_labels, select_classes, split_off_test
 from trustmix.data.loading import DATASETS
 from trustmix.data.tables import Table, column, kind_of, read_table
 from trustmix.errors import StorageError, TrustmixError
+from trustmix.huggingface import download_snapshot
 from trustmix.imports import require_extra
 
 DEFAULT_TOKENIZER = "google/bert_uncased_L-2_H-128_A-2"
 """Name of BERT-tiny on the hub."""
+TOKENIZER_FILES = ("*.json", "*.txt", "*.model")
+"""Files of a repository on the hub that are downloaded."""
 MAX_LENGTH = 2**16
 """Largest value of data.length, in tokens."""
 
@@ -365,17 +368,26 @@ def load_tokenizer(tokenizer: str) -> Any:
     Raises
     ------
     TrustmixError
-        If transformers is not installed, or the tokenizer is not found.
+        If transformers is not installed, or the tokenizer is not found or damaged.
     """
     transformers = require_extra("transformers", "The tokenizer of texts", "text")
     transformers.utils.logging.disable_progress_bar()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # set, so that later worker processes do not warn
+    folder = paths.find_path(tokenizer) or _download_tokenizer(tokenizer)
     try:
-        return transformers.AutoTokenizer.from_pretrained(
-            str(paths.find_path(tokenizer) or tokenizer), trust_remote_code=False
-        )
-    except Exception as error:  # whatever the network or the library says is the reason
+        return transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # a folder that is no tokenizer may raise anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise TrustmixError(f"{folder} (data.tokenizer) holds no tokenizer of transformers ({reason}).") from error
+
+
+def _download_tokenizer(tokenizer: str) -> Path:
+    """Return the folder of a tokenizer on the hub."""
+    try:
+        return download_snapshot(tokenizer, TOKENIZER_FILES, required=("tokenizer*.json", "vocab.*", "*.model"))
+    except TrustmixError as error:
+        searched = ", ".join(map(str, paths.search_paths(tokenizer)))
         raise TrustmixError(
-            f'The tokenizer "{tokenizer}" (data.tokenizer) is neither a folder that was found nor to be had from the '
-            f"hub ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})."
+            f'data.tokenizer is "{tokenizer}": nothing of that name in {searched}, and it could not be fetched from '
+            f"the hub ({error})."
         ) from error

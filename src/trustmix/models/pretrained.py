@@ -4,11 +4,9 @@ Tensors are assigned to the parameters of the same name. The head may be missing
 difference means that the weights are of another architecture, and they are refused.
 """
 
-import importlib
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -17,9 +15,12 @@ from torch import nn
 
 from trustmix import paths
 from trustmix.errors import TrustmixError
+from trustmix.huggingface import download_snapshot
 
 WEIGHT_FILES = ("model.safetensors", "*.safetensors", "pytorch_model.bin", "*.pth", "*.pt")
 """Names of weight files in a folder, in order of preference."""
+HUB_FILES = ("*.safetensors", "*.bin", "*.json", "*.txt", "*.model")
+"""Files of a repository on the hub that are downloaded: weights, configuration and tokenizer."""
 
 
 def locate_weights(weights: str) -> Path:
@@ -45,15 +46,11 @@ def locate_weights(weights: str) -> Path:
         return found
     searched = ", ".join(map(str, paths.search_paths(weights)))
     try:
-        hub: Any = importlib.import_module("huggingface_hub")
-        return Path(
-            hub.snapshot_download(weights, allow_patterns=["*.safetensors", "*.bin", "*.json", "*.txt", "*.model"])
-        )
-    except Exception as error:  # whatever the network or the library says is the reason
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return download_snapshot(weights, HUB_FILES, required=WEIGHT_FILES)
+    except TrustmixError as error:
         raise TrustmixError(
             f'model.weights is "{weights}": nothing of that name in {searched}, and it could not be fetched from the '
-            f"hub ({reason})."
+            f"hub ({error})."
         ) from error
 
 

@@ -132,7 +132,7 @@ def encoder(shape: tuple[int, ...], classes: int, *, weights: str) -> nn.Module:
     folder = locate_weights(weights)
     try:
         network, report = transformers.AutoModel.from_pretrained(
-            str(folder), output_loading_info=True, trust_remote_code=False
+            str(folder), output_loading_info=True, trust_remote_code=False, local_files_only=True
         )
     except (OSError, ValueError, RuntimeError, KeyError, AttributeError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
