@@ -1,13 +1,11 @@
-"""Data from every source, and what is said when they are not as they should be."""
+"""Data sets by name, from arrays and from functions, and the errors of those that are not valid."""
 
-import gzip
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
 from trustmix import Dataset, TrustmixError
 from trustmix.data import from_arrays, load
@@ -34,55 +32,6 @@ def as_dict() -> dict[str, Any]:
 
 def as_something_else() -> int:
     return 3
-
-
-def test_digits_are_scikit_learns_and_train_and_test_are_disjoint_and_stratified() -> None:
-    data = load("digits")
-    whole = sorted(image.tobytes() for image in (load_digits().images / 16).astype(np.float32))
-    ours = sorted(x.numpy().tobytes() for x in torch.cat([data.train.inputs, data.test.inputs]))
-    assert ours == whole
-    assert len(data.test) == pytest.approx(0.2 * 1797, abs=2)
-    assert torch.bincount(data.test.labels).min() >= 34
-
-
-def write_idx(path: Path, values: Any, *, zipped: bool) -> None:
-    header = bytes([0, 0, 8, values.ndim]) + b"".join(size.to_bytes(4, "big") for size in values.shape)
-    raw = header + values.astype(np.uint8).tobytes()
-    path.with_name(path.name + ".gz").write_bytes(gzip.compress(raw)) if zipped else path.write_bytes(raw)
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("found_by", ["path", "TRUSTMIX_DATA", "cache"])
-def test_fashion_is_read_from_idx_files_wherever_they_lie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool, found_by: str
-) -> None:
-    folder = tmp_path / {"path": "x", "TRUSTMIX_DATA": "fashion", "cache": "trustmix/fashion"}[found_by]
-    folder.mkdir(parents=True)
-    images = np.arange(20 * 28 * 28).reshape(20, 28, 28) % 256
-    for part in ("train", "t10k"):
-        write_idx(folder / f"{part}-images-idx3-ubyte", images, zipped=zipped)
-        write_idx(folder / f"{part}-labels-idx1-ubyte", np.arange(20) % 10, zipped=zipped)
-    if found_by == "TRUSTMIX_DATA":
-        monkeypatch.setenv("TRUSTMIX_DATA", str(tmp_path))
-    elif found_by == "cache":
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    data = load("fashion", path=folder if found_by == "path" else None)
-    assert data.train.inputs.dtype == torch.uint8
-    np.testing.assert_array_equal(data.train.inputs[:, 0].numpy(), images)
-    assert data.train.labels.tolist() == list(np.arange(20) % 10)
-    assert data.class_names[9] == "ankle boot"
-
-
-def test_missing_or_broken_fashion_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TrustmixError, match=f"no train-images-idx3-ubyte.*{tmp_path}.*dataset-fashion-mnist"):
-        load("fashion", path=tmp_path)
-    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\x00\x00\x08\x03" + bytes(10))
-    with pytest.raises(TrustmixError, match="not a whole idx file"):
-        load("fashion", path=tmp_path)
-    (tmp_path / "train-images-idx3-ubyte").unlink()
-    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(1000))[:-9])
-    with pytest.raises(TrustmixError, match="could not be read"):
-        load("fashion", path=tmp_path)
 
 
 def test_an_npz_file_of_the_users(tmp_path: Path) -> None:
@@ -157,6 +106,10 @@ def nan_at_17() -> Any:
         ({"x_test": np.zeros((6, 4), np.uint8)}, r"test part: inputs are torch\.uint8, training ones torch\.float32"),
         ({"x_test": np.zeros((0, 4)), "y_test": np.zeros(0, int)}, "there are no samples"),
         ({"x_public": np.zeros((0, 4))}, "public part: there are no samples"),
+        (
+            {"x_train": np.zeros((30, 4), bool), "x_test": np.zeros((6, 4), bool)},
+            r"train part: inputs are torch\.bool; convert numbers to float32, images to uint8",
+        ),
         ({"x_public": np.zeros(())}, r"x_public and y_public are \(\) and \(\); they must be \(n, ...\)"),
         ({"y_train": np.full(30, 50_000_000)}, "the labels go up to 50000000 with 30 samples; number the classes"),
         ({"x_train": np.zeros((30, 4), ">f4")}, "train part: inputs and labels must be numbers"),
@@ -181,6 +134,8 @@ def test_bad_arrays_are_refused_with_what_and_where(changes: dict[str, Any], sen
         ({"name": "digits", "path": "x"}, "is built in"),
         ({"name": "npz", "path": "~nobody-of-this-name/x.npz"}, "could not be read"),
         ({"name": "shared", "path": "x.csv"}, "needs data.classes"),
+        ({"name": "npz", "path": "/nowhere/x.npz"}, "data.path is /nowhere/x.npz, and there is nothing there"),
+        ({"name": "table", "path": "/nowhere/x.csv"}, "data.path is /nowhere/x.csv, and there is nothing there"),
     ],
 )
 def test_a_data_set_that_cannot_be_found_is_explained(call: dict[str, str], sentence: str) -> None:
@@ -199,3 +154,10 @@ def test_uint8_images_are_scaled_by_the_statistics_of_the_training_part() -> Non
     data = from_arrays("mine", arrays(x_train=images, x_test=images[:6]))
     np.testing.assert_allclose(data.mean, images.mean((0, 2, 3)) / 255, rtol=1e-5)
     np.testing.assert_allclose(data.std, images.std((0, 2, 3)) / 255, rtol=1e-5)
+
+
+def test_a_wrong_setting_of_a_data_set_is_named() -> None:
+    with pytest.raises(TrustmixError, match=r'"images" has no setting "clases". Did you mean "classes"'):
+        load("images", path="x", clases=["a"])
+    with pytest.raises(TrustmixError, match=r'"digits" has no setting "size". It has none but path'):
+        load("digits", size=3)

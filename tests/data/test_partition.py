@@ -1,4 +1,4 @@
-"""Splits: nothing overlaps that must not, everything is reproducible, the impossible is said before it is tried."""
+"""Splits: public and private samples never overlap, splits are reproducible, impossible ones are refused."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def test_the_public_set_looks_like_the_pool() -> None:
 
 
 @pytest.mark.parametrize("kind", ["classes", "dirichlet", "homogeneous"])
-def test_the_seed_decides_and_one_client_more_changes_nobody_elses_samples(kind: Any) -> None:
+def test_the_seed_decides_and_one_more_client_does_not_change_the_samples_of_others(kind: Any) -> None:
     one, again, more, other = split(kind=kind), split(kind=kind), split(kind=kind, clients=9), split(kind=kind, seed=1)
     assert torch.equal(one.public, again.public)
     assert torch.equal(one.public, more.public)
@@ -108,7 +108,7 @@ def test_without_public_samples_the_whole_pool_is_private() -> None:
         ({"kind": "dirichlet", "samples_per_client": 1801}, "only 1800 private samples"),
     ],
 )
-def test_an_impossible_split_is_said_with_its_numbers(settings: dict[str, Any], sentence: str) -> None:
+def test_an_impossible_split_is_refused_with_its_numbers(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(TrustmixError, match=sentence):
         split(**settings)
 

@@ -72,6 +72,18 @@ def test_a_table_that_cannot_be_used_is_one_sentence(
         load("table", path=tmp_path / "rows.csv", **options)
 
 
+def test_a_note_on_some_rows_is_no_feature_but_a_label_on_some_rows_is_an_error(tmp_path: Path) -> None:
+    rows = [f'{{"a": {i}, "label": {i % 2}}}' for i in range(20)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(['{"a": 1, "label": 0, "note": "first"}', *rows]))
+    assert load("table", path=tmp_path / "rows.jsonl").shape == (1,)
+    (tmp_path / "rows.jsonl").write_text("\n".join([*rows, '{"a": 3}']))
+    with pytest.raises(TrustmixError, match=r'rows.jsonl, row 21: there is no value in the column "label"'):
+        load("table", path=tmp_path / "rows.jsonl")
+    (tmp_path / "rows.jsonl").write_text("\n".join([*rows, '{"a": 1, "label": 0, "note": 7}']))
+    with pytest.raises(TrustmixError, match=r'row 1: there is no value in the column "note" .data.columns.'):
+        load("table", path=tmp_path / "rows.jsonl", columns=["a", "note"])
+
+
 def test_a_class_may_have_a_plus_in_its_name(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("a,label\n" + "1,c++\n2,java\n3,rust\n" * 10)
     data = load("table", path=tmp_path / "rows.csv", classes=["c++", "java+rust"])

@@ -1,4 +1,4 @@
-"""Texts from csv, JSON lines and parquet, tokenised once; and what is said when a table is not as it should be."""
+"""Texts from csv, JSON lines and parquet are tokenized once, and a table that is not valid is one sentence."""
 
 import csv
 import gzip
@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from trustmix import TrustmixError
-from trustmix.data import load
+from trustmix.data import hub, load
 from trustmix.data import text as text_module
-from trustmix.data.hub import fetch
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIAL, "the", "a", "goal", "match", "song", "band", "who", "sang", "won"]
@@ -107,11 +106,11 @@ def test_texts_can_be_read_again_as_far_as_the_tokenizer_keeps_them(tokenizer: s
     assert text_module.decode_tokens(tokens, tokenizer) == ["the song", "a goal"]
 
 
-def test_tokenising_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizing_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     calls: list[int] = []
-    real = text_module._tokenise
-    monkeypatch.setattr(text_module, "_tokenise", lambda *a: calls.append(1) or real(*a))  # type: ignore[func-returns-value]
+    real = text_module._run_tokenizer
+    monkeypatch.setattr(text_module, "_run_tokenizer", lambda *a: calls.append(1) or real(*a))  # type: ignore[func-returns-value]
     first = text_module.tokenize(["the song", "a goal"], tokenizer, 8)
     assert torch.equal(text_module.tokenize(["the song", "a goal"], tokenizer, 8), first)
     assert len(calls) == 1
@@ -133,7 +132,17 @@ def test_tokenising_is_done_once(tmp_path: Path, tokenizer: str, monkeypatch: py
         (b"\xfd7zXZ\x00\x00garbage", "t.jsonl.xz", "could not be read"),
         (b"PAR1garbage", "t.parquet", "is not a whole parquet file"),
         (b"text,text,label\nx,y,a\n", "t.csv", 'has the column "text" twice; every column needs'),
-        (b'{"text": "x", "label": NaN}\n', "t.jsonl", "Row 1 of the data has no label"),
+        (b'{"text": "x", "label": NaN}\n', "t.jsonl", 'row 1: there is no value in the column "label" .data.label.'),
+        (
+            b'{"text": "x", "label": 1}\n\n{"text": "y"}\n',
+            "t.jsonl",
+            'jsonl, row 2: there is no value in the column "label"',
+        ),
+        (
+            b'{"label": 1}\n{"text": "y"}\n',
+            "t.jsonl",
+            'jsonl, row 1: there is no value in the column "text" .data.text.',
+        ),
         (b'{"text": "x", "label": ["a"]}\n', "t.jsonl", "it must be text or a number"),
         (b'{"text": "\\ud800", "label": 1}\n', "t.jsonl", "row 1: the text holds half a character"),
         (b"[" * 100_000, "t.jsonl", "line 1 is not a JSON object"),
@@ -152,8 +161,31 @@ def test_blank_lines_do_no_harm_and_own_texts_stay_as_they_are(tmp_path: Path, t
     assert data.class_names == ("0", "1")
     assert len(data.train) + len(data.test) == 10
     (tmp_path / "t.jsonl").write_text('{"text": "goal", "label": 1}\n\n' * 5 + '{"text": "song", "label": null}\n')
-    with pytest.raises(TrustmixError, match="Row 6 of the data has no label"):
+    with pytest.raises(TrustmixError, match=r't.jsonl, row 6: there is no value in the column "label"'):
         load("text", path=tmp_path / "t.jsonl", tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("label", ["", "[1]"])
+def test_a_bad_label_is_named_by_its_file_and_its_row_there(tmp_path: Path, tokenizer: str, label: str) -> None:
+    good = '{"text": "goal", "label": 1}\n'
+    for name in ("train-0.jsonl", "train-1.jsonl", "test.jsonl"):
+        (tmp_path / name).write_text(good * 3)
+    (tmp_path / "train-1.jsonl").write_text(good + f'{{"text": "song", "label": {label or "null"}}}\n')
+    with pytest.raises(TrustmixError, match=r"train-1.jsonl, row 2: "):
+        load("text", path=tmp_path, tokenizer=tokenizer)
+
+
+def test_a_benchmark_row_without_a_column_is_named_and_the_column_is_not_dropped(
+    tmp_path: Path, tokenizer: str
+) -> None:
+    whole = {"title": "goal", "description": "the match", "label": 0}
+    for part in ("train", "test"):
+        write(tmp_path / f"{part}.jsonl", [whole, {"title": "goal", "label": 1}])
+    with pytest.raises(TrustmixError, match=r'train.jsonl, row 2: there is no value in the column "description"'):
+        load("agnews", path=tmp_path, tokenizer=tokenizer)
+    write(tmp_path / "train.jsonl", [whole, whole | {"label": "sport"}])
+    with pytest.raises(TrustmixError, match=r'train.jsonl, row 2: the label "sport" in column "label" is no number'):
+        load("agnews", path=tmp_path, tokenizer=tokenizer)
 
 
 def test_the_same_table_twice_is_refused(tmp_path: Path, tokenizer: str) -> None:
@@ -172,8 +204,11 @@ def test_a_class_that_is_not_there_is_named(tmp_path: Path, tokenizer: str) -> N
 def test_a_tokenizer_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     path = write(tmp_path / "t.csv", rows())
-    with pytest.raises(TrustmixError, match=r"data.tokenizer. is neither a folder that was found nor"):
+    with pytest.raises(TrustmixError, match=r"data.tokenizer is .*: nothing of that name in .*/none, and it could not"):
         load("text", path=path, text="q", label="topic", tokenizer=str(tmp_path / "none"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TrustmixError, match=r"empty .data.tokenizer. holds no tokenizer of transformers"):
+        load("text", path=path, text="q", label="topic", tokenizer=str(tmp_path / "empty"))
 
 
 def test_what_the_hub_gives_is_kept_as_parquet_and_read_like_any_other(
@@ -181,11 +216,14 @@ def test_what_the_hub_gives_is_kept_as_parquet_and_read_like_any_other(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr(hub, "require_repository", lambda *_: None)  # a folder takes the place of the repository
     for part in ("train", "test"):
         write(tmp_path / "hub" / f"{part}.jsonl", [{"text": "song", "label": i % 4} for i in range(8)])
-    assert fetch("agnews", str(tmp_path / "hub")) is None
-    kept = sorted(file.name for file in (tmp_path / "cache/trustmix/agnews").iterdir())
-    assert kept == ["test.parquet", "train.parquet"]
+    folder = hub.download_dataset("agnews", str(tmp_path / "hub"))
+    assert folder == tmp_path / "cache/trustmix/agnews"
+    assert sorted(file.name for file in folder.iterdir()) == ["test.parquet", "train.parquet"]
     data = load("agnews", tokenizer=tokenizer)
     assert data.train.labels.tolist() == [0, 1, 2, 3] * 2
-    assert "FileNotFoundError" in (fetch("agnews2", str(tmp_path / "no such thing")) or "")
+    with pytest.raises(TrustmixError, match="FileNotFoundError"):
+        hub.download_dataset("agnews2", str(tmp_path / "no such thing"))
+    assert not (tmp_path / "cache/trustmix/agnews2").exists()

@@ -231,7 +231,7 @@ def test_the_density_tells_own_classes_on_the_demo() -> None:
         (["data.name=cifar10", "data.path=cut.tar.gz"], "cut.tar.gz could not be read"),
         (["data.name=images", "data.path=pictures"], "b/broken.png is not a whole image"),
         (["model.name=resnet18", "model.weights=bert.pth"], "holds weights of another architecture"),
-        (["data.name=npz", "data.path=none.npz"], "none.npz could not be read"),
+        (["data.name=npz", "data.path=none.npz"], "data.path is none.npz, and there is nothing there"),
     ],
 )
 def test_bad_files_are_one_sentence_and_exit_code_2(

@@ -1,4 +1,4 @@
-"""Features are what the last layer is given."""
+"""Features are the inputs of the last layer."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_a_module_called_head_is_the_last_layer_wherever_it_is_listed() -> None:
         (Cosine(), r"does not turn \(N, D\) into its logits"),
     ],
 )
-def test_a_model_without_features_says_so(model: nn.Module, sentence: str) -> None:
+def test_a_model_without_features_is_refused(model: nn.Module, sentence: str) -> None:
     x = torch.rand(5, 1, 2, 2) if isinstance(model, nn.Sequential) else torch.rand(5, 4)
     with pytest.raises(TrustmixError, match=sentence):
         WithFeatures(model)(x)

@@ -1,4 +1,4 @@
-"""Weights from files, folders and other people: they fit, or one sentence says why not."""
+"""Pretrained weights fit the model, or one sentence names the reason why not."""
 
 import importlib
 import json

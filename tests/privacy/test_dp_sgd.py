@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from trustmix.errors import TrustmixError
-from trustmix.models.networks import cnn, mlp
+from trustmix.models import cnn, mlp
 from trustmix.privacy.dp_sgd import DPSGDParams, dp_gradients, poisson_batches, validate_dp_model
 
 

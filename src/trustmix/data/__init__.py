@@ -1,6 +1,6 @@
-"""Data sets and who holds what of them."""
+"""Data sets and their partition among clients."""
 
-from trustmix.data import tabular, text, vision  # noqa: F401 - they register their data sets
+from trustmix.data import cifar, tabular, text, vision  # noqa: F401 - they register their data sets
 from trustmix.data.augment import Augment, augment_batch
 from trustmix.data.dataset import Dataset, Labelled, validate_dataset
 from trustmix.data.loading import DATASETS, from_arrays, load, read_npz

@@ -1,4 +1,7 @@
-"""What a data set is here: inputs as compact tensors, integer labels, and names for the classes; checked on entry."""
+"""Data sets: inputs as compact tensors, integer labels and the names of the classes.
+
+`validate_dataset` checks a data set once, when it is loaded.
+"""
 
 from dataclasses import dataclass
 
@@ -6,10 +9,27 @@ import torch
 
 from trustmix.errors import TrustmixError
 
+UNSUPPORTED_DTYPES = (torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128)
+"""Types of inputs that no layer takes, or few operations of torch support."""
+
 
 @dataclass(frozen=True)
 class Labelled:
-    """Samples with labels: inputs (n, ...) of any type, labels (n,) int64."""
+    """Samples with labels.
+
+    Parameters
+    ----------
+    inputs
+        Tensor (n, ...): float32, uint8 for images, or whole numbers for token ids.
+    labels
+        Tensor (n,) of int64; -1 means unknown.
+
+    Examples
+    --------
+    >>> samples = Labelled(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+    >>> len(samples[samples.labels == 1])
+    2
+    """
 
     inputs: torch.Tensor
     labels: torch.Tensor
@@ -18,7 +38,18 @@ class Labelled:
         return len(self.labels)
 
     def to(self, device: str) -> "Labelled":
-        """The samples on a device; themselves where they are there already."""
+        """Return the samples on a device.
+
+        Parameters
+        ----------
+        device
+            Name of the device, such as "cpu" or "cuda".
+
+        Returns
+        -------
+        Labelled
+            A copy on the device, or the samples themselves if they are there already.
+        """
         if str(self.inputs.device) == device:
             return self
         return Labelled(self.inputs.to(device), self.labels.to(device))
@@ -29,9 +60,31 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training pool, a test set, and, where the data bring one, a public set of their own.
+    """A training pool, a test set and, for some data sets, a public set of their own.
 
-    Labels of the public set are only ever used to measure the teacher, never to train; -1 says unknown.
+    Parameters
+    ----------
+    name
+        Name for messages and reports.
+    train
+        The pool from which private samples and, without `public`, public samples are drawn.
+    test
+        The samples on which accuracy is measured.
+    class_names
+        Name of each class.
+    public
+        The public set, or None. Its labels measure the teacher and are never trained on; -1 means unknown.
+    mean
+        Mean per channel of uint8 images after division by 255. Inputs of other types are not normalized.
+    std
+        Standard deviation per channel of uint8 images after division by 255.
+
+    Examples
+    --------
+    >>> samples = Labelled(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+    >>> data = Dataset("mine", samples, samples, ("cat", "dog"))
+    >>> data.classes, data.shape
+    (2, (2,))
     """
 
     name: str
@@ -40,7 +93,6 @@ class Dataset:
     class_names: tuple[str, ...]
     public: Labelled | None = None
     mean: tuple[float, ...] = (0.0,)
-    """Per channel, for uint8 images after division by 255; inputs of other types are taken as they are."""
     std: tuple[float, ...] = (1.0,)
 
     @property
@@ -55,32 +107,48 @@ class Dataset:
 
     @property
     def public_only(self) -> bool:
-        """Whether there is nothing but a public set: the private data lie elsewhere."""
+        """Whether the data set is a public set without private data."""
         return self.train is self.public
 
 
 def validate_dataset(dataset: Dataset) -> Dataset:
-    """The data set itself, or one sentence that says what is wrong with it and where."""
+    """Check that the parts of a data set fit together and hold no invalid values.
+
+    Parameters
+    ----------
+    dataset
+        The data set.
+
+    Returns
+    -------
+    Dataset
+        The data set itself.
+
+    Raises
+    ------
+    TrustmixError
+        If a part is empty, inputs and labels differ in number, parts differ in shape or type, the type is not
+        supported, an input is not finite, a label is out of range, or a class has no training sample.
+
+    Examples
+    --------
+    >>> samples = Labelled(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+    >>> validate_dataset(Dataset("mine", samples, samples, ("cat", "dog"))).name
+    'mine'
+    """
     parts = {} if dataset.public_only else {"train": dataset.train, "test": dataset.test}
     if dataset.public is not None:
         parts["public"] = dataset.public
     for part, samples in parts.items():
-        _check_part(f'Data set "{dataset.name}", {part} part', samples, dataset, unlabelled=part == "public")
-    if dataset.public_only:
-        return dataset
-    counts = torch.bincount(dataset.train.labels, minlength=dataset.classes)
-    empty = torch.nonzero(counts == 0).flatten().tolist()
-    if empty:
-        names = ", ".join(f"{index} ({dataset.class_names[index]})" for index in empty[:5])
-        names += f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        raise TrustmixError(
-            f'Data set "{dataset.name}": no training sample has the class {names}; '
-            f"labels must cover 0 to {dataset.classes - 1}."
-        )
+        where = f'Data set "{dataset.name}", {part} part'
+        _validate_inputs(where, samples, dataset)
+        _validate_labels(where, samples.labels, dataset.classes, lowest=-1 if part == "public" else 0)
+    if not dataset.public_only:
+        _validate_class_coverage(dataset)
     return dataset
 
 
-def _check_part(where: str, samples: Labelled, dataset: Dataset, *, unlabelled: bool) -> None:
+def _validate_inputs(where: str, samples: Labelled, dataset: Dataset) -> None:
     inputs, labels = samples.inputs, samples.labels
     if len(inputs) == 0:
         raise TrustmixError(f"{where}: there are no samples.")
@@ -90,6 +158,10 @@ def _check_part(where: str, samples: Labelled, dataset: Dataset, *, unlabelled: 
         raise TrustmixError(f"{where}: inputs have the shape {tuple(inputs.shape[1:])}, training ones {dataset.shape}.")
     if inputs.dtype != dataset.train.inputs.dtype:
         raise TrustmixError(f"{where}: inputs are {inputs.dtype}, training ones {dataset.train.inputs.dtype}.")
+    if inputs.dtype in UNSUPPORTED_DTYPES:
+        raise TrustmixError(
+            f"{where}: inputs are {inputs.dtype}; convert numbers to float32, images to uint8 and token ids to int32."
+        )
     if inputs.dtype.is_floating_point:
         bad = ~torch.isfinite(inputs.flatten(1)).all(1)
         if bool(bad.any()):
@@ -98,11 +170,25 @@ def _check_part(where: str, samples: Labelled, dataset: Dataset, *, unlabelled: 
                 f"{where}: {int(bad.sum())} of {len(inputs)} inputs contain NaN or infinity, the first is sample "
                 f"{first}; remove or fill them."
             )
-    lowest = -1 if unlabelled else 0
-    wrong = (labels < lowest) | (labels >= dataset.classes)
+
+
+def _validate_labels(where: str, labels: torch.Tensor, classes: int, *, lowest: int) -> None:
+    wrong = (labels < lowest) | (labels >= classes)
     if bool(wrong.any()):
         first = int(torch.nonzero(wrong)[0])
         raise TrustmixError(
-            f"{where}: sample {first} has the label {int(labels[first])}; with {dataset.classes} classes, labels go "
-            f"from 0 to {dataset.classes - 1}."
+            f"{where}: sample {first} has the label {int(labels[first])}; with {classes} classes, labels go "
+            f"from 0 to {classes - 1}."
+        )
+
+
+def _validate_class_coverage(dataset: Dataset) -> None:
+    counts = torch.bincount(dataset.train.labels, minlength=dataset.classes)
+    empty = torch.nonzero(counts == 0).flatten().tolist()
+    if empty:
+        names = ", ".join(f"{index} ({dataset.class_names[index]})" for index in empty[:5])
+        names += f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        raise TrustmixError(
+            f'Data set "{dataset.name}": no training sample has the class {names}; '
+            f"labels must cover 0 to {dataset.classes - 1}."
         )

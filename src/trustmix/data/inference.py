@@ -1,6 +1,6 @@
-"""New samples for a model that is trained already: read whole, in the order of the file, with labels where known.
+"""New samples for a trained model: read whole, in the order of the file, with labels where they are known.
 
-Unlike a data set for training, nothing is split off, no class has to be there, and labels may be missing.
+Unlike a data set for training, nothing is split off, classes may be absent, and labels may be missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,30 +13,57 @@ import torch
 
 from trustmix.data.dataset import Dataset
 from trustmix.data.loading import read_npz
-from trustmix.data.tables import column, kind_of, read_table
-from trustmix.data.text import BERT, tokenize
-from trustmix.data.vision import ENDINGS, decode_image, stack_images
+from trustmix.data.tables import kind_of, read_table
+from trustmix.data.text import DEFAULT_TOKENIZER, join_columns, tokenize
+from trustmix.data.vision import IMAGE_SUFFIXES, decode_image, stack_images
 from trustmix.errors import TrustmixError
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What a data set's models take, and the classes they tell."""
+    """The inputs that the models of a data set take, and the classes they distinguish.
+
+    Parameters
+    ----------
+    shape
+        Shape of one input.
+    dtype
+        Type of the inputs, such as "float32".
+    classes
+        Name of each class.
+    scale
+        Mean and standard deviation per channel of uint8 images after division by 255; None for other inputs.
+
+    Examples
+    --------
+    >>> print(InputSpec((1, 8, 8), "float32", ("0", "1")))
+    inputs (1, 8, 8) of float32
+    """
 
     shape: tuple[int, ...]
     dtype: str
     classes: tuple[str, ...]
     scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """Mean and standard deviation per channel, of uint8 images."""
 
     @classmethod
-    def of(cls, data: Dataset) -> "InputSpec":
-        """Those of a data set."""
+    def from_dataset(cls, data: Dataset) -> "InputSpec":
+        """Return the specification of a data set's inputs.
+
+        Parameters
+        ----------
+        data
+            The data set.
+
+        Returns
+        -------
+        InputSpec
+            Shape and type of its training inputs, and its classes.
+        """
         dtype = str(data.train.inputs.dtype).removeprefix("torch.")
         return cls(data.shape, dtype, data.class_names, (data.mean, data.std) if dtype == "uint8" else None)
 
     @property
-    def tokens(self) -> bool:
+    def is_text(self) -> bool:
         """Whether inputs are token ids of texts."""
         return len(self.shape) == 1 and self.dtype in ("int16", "int32")
 
@@ -46,83 +73,135 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples to predict: inputs (n, ...), labels (n,) with -1 where unknown, and names where samples have them."""
+    """Samples to predict.
+
+    Parameters
+    ----------
+    inputs
+        Tensor (n, ...).
+    labels
+        Tensor (n,) of int64; -1 means unknown.
+    ids
+        Name of each sample, or an empty tuple.
+    """
 
     inputs: torch.Tensor
     labels: torch.Tensor
     ids: tuple[str, ...] = ()
 
 
-def read_samples(place: Path, like: InputSpec, options: Mapping[str, Any]) -> Samples:
-    """The samples of an npz file, a table of texts, an image or a folder of images; options are the recipe's [data]."""
-    if place.suffix == ".npz":
-        found = _arrays(place, read_npz(place), like)
-    elif kind_of(place):
-        found = _texts(place, like, options)
-    elif place.is_dir() or place.suffix.lower() in ENDINGS:
-        found = _images(place, like, options)
+def read_samples(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Samples:
+    """Read samples to predict.
+
+    Parameters
+    ----------
+    path
+        An npz file, a table of texts, an image or a folder of images.
+    spec
+        The inputs that the model takes.
+    options
+        The settings of `[data]` in the recipe of the run, such as the tokenizer.
+
+    Returns
+    -------
+    Samples
+        All samples of the file or folder.
+
+    Raises
+    ------
+    TrustmixError
+        If the path cannot be read, or its inputs are not those of the model.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "new.npz"
+    >>> np.savez(file, x=np.zeros((2, 4)), y=["dog", "emu"])
+    >>> read_samples(file, InputSpec((4,), "float32", ("cat", "dog")), {}).labels.tolist()
+    [1, -1]
+    """
+    if path.suffix == ".npz":
+        samples = _read_arrays(path, spec)
+    elif kind_of(path):
+        samples = _read_texts(path, spec, options)
+    elif path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
+        samples = _read_images(path, spec, options)
     else:
-        raise TrustmixError(f"{place} is neither an npz file, a csv, jsonl or parquet table, nor images.")
-    shape, dtype = tuple(found.inputs.shape[1:]), str(found.inputs.dtype).removeprefix("torch.")
-    if (shape, dtype) != (like.shape, like.dtype):
-        raise TrustmixError(f"{place} has inputs {shape} of {dtype}, but the model takes {like}.")
-    return found
+        raise TrustmixError(f"{path} is neither an npz file, a csv, jsonl or parquet table, nor images.")
+    shape, dtype = tuple(samples.inputs.shape[1:]), str(samples.inputs.dtype).removeprefix("torch.")
+    if (shape, dtype) != (spec.shape, spec.dtype):
+        raise TrustmixError(f"{path} has inputs {shape} of {dtype}, but the model takes {spec}.")
+    return samples
 
 
 def encode_labels(labels: Sequence[Any], classes: Sequence[str]) -> torch.Tensor:
-    """Labels (n,) as numbers of the classes, by name or number; -1 where the label is none of them.
+    """Convert labels to class indices.
 
+    Parameters
+    ----------
+    labels
+        Names or indices of classes (n,).
+    classes
+        Name of each class. A class "a+b" is also found by the names "a" and "b".
+
+    Returns
+    -------
+    torch.Tensor
+        Class indices (n,) of int64; -1 for a label that is no class.
+
+    Examples
+    --------
     >>> encode_labels(["dog", "cat", "emu", 1], ["cat", "dog+wolf"]).tolist()
     [1, 0, -1, 1]
     """
-    known = {str(number): number for number in range(len(classes))}
-    known |= {part: number for number, name in enumerate(classes) for part in (*name.split("+"), name)}
-    return torch.tensor([known.get(str(label), -1) for label in labels], dtype=torch.int64)
+    index = {str(number): number for number in range(len(classes))}
+    index |= {part: number for number, name in enumerate(classes) for part in (*name.split("+"), name)}
+    return torch.tensor([index.get(str(label), -1) for label in labels], dtype=torch.int64)
 
 
-def _arrays(place: Path, arrays: Mapping[str, np.ndarray[Any, Any]], like: InputSpec) -> Samples:
-    """x, and y and id where they are there; of a whole data set's file the test part."""
+def _read_arrays(path: Path, spec: InputSpec) -> Samples:
+    """Read x and, where they exist, y and id; of the file of a whole data set, its test part."""
+    arrays = read_npz(path)
     key = next((key for key in ("x", "x_test") if key in arrays), None)
     if key is None:
-        raise TrustmixError(f"{place} has no array x (inputs) or x_test; it has {', '.join(arrays) or 'nothing'}.")
+        raise TrustmixError(f"{path} has no array x (inputs) or x_test; it has {', '.join(arrays) or 'nothing'}.")
     x, y = arrays[key], arrays.get(key.replace("x", "y"))
     try:
-        inputs = torch.as_tensor(x.astype(np.float32) if x.dtype == np.float64 else x)
+        inputs = torch.as_tensor(x.astype(np.float32) if x.dtype in (np.float16, np.float64) else x)
     except TypeError as error:
-        raise TrustmixError(f"{place}: {key} is of type {x.dtype}; inputs must be numbers.") from error
+        raise TrustmixError(f"{path}: {key} is of type {x.dtype}; inputs must be numbers.") from error
     if inputs.ndim == 0 or len(inputs) == 0:
-        raise TrustmixError(f"{place}: {key} holds no samples.")
-    for name, other in (("labels", y), ("ids", arrays.get("id"))):
-        if other is not None and other.shape != (len(inputs),):
-            raise TrustmixError(f"{place}: {len(inputs)} inputs but {name} of shape {other.shape}.")
-    labels = torch.full((len(inputs),), -1) if y is None else encode_labels(y.tolist(), like.classes)
+        raise TrustmixError(f"{path}: {key} holds no samples.")
+    for name, values in (("labels", y), ("ids", arrays.get("id"))):
+        if values is not None and values.shape != (len(inputs),):
+            raise TrustmixError(f"{path}: {len(inputs)} inputs but {name} of shape {values.shape}.")
+    labels = torch.full((len(inputs),), -1) if y is None else encode_labels(y.tolist(), spec.classes)
     return Samples(inputs, labels, tuple(map(str, arrays.get("id", ()))))
 
 
-def _texts(place: Path, like: InputSpec, options: Mapping[str, Any]) -> Samples:
-    if not like.tokens:
-        raise TrustmixError(f"{place} is a table of texts, but the model takes {like}; put them into an npz file as x.")
-    table = read_table(place)
-    wanted = options.get("text", "text")
-    names = [wanted] if isinstance(wanted, str) else list(wanted)
-    columns = [column(table, name, place, "data.text of the run") for name in names]
-    texts = [" ".join(str(part) for part in row if part is not None) for row in zip(*columns, strict=True)]
-    length = min(int(options.get("length", 128)), like.shape[0])
-    tokens = tokenize(texts, str(options.get("tokenizer", BERT)), length)
-    padded = torch.nn.functional.pad(tokens, (0, like.shape[0] - tokens.shape[1]), value=-1)
-    known = table.get(str(options.get("label", "label")), [None] * len(texts))
-    return Samples(padded, encode_labels(known, like.classes), tuple(map(str, table.get("id", ()))))
+def _read_texts(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Samples:
+    """Read a table of texts, padded to the length of the model's inputs."""
+    if not spec.is_text:
+        raise TrustmixError(f"{path} is a table of texts, but the model takes {spec}; put them into an npz file as x.")
+    table = read_table(path)
+    columns = options.get("text", "text")
+    texts = join_columns(table, [columns] if isinstance(columns, str) else columns, path, "data.text of the run")
+    length = min(int(options.get("length", 128)), spec.shape[0])
+    tokens = tokenize(texts, str(options.get("tokenizer", DEFAULT_TOKENIZER)), length)
+    padded = torch.nn.functional.pad(tokens, (0, spec.shape[0] - tokens.shape[1]), value=-1)
+    labels = table.get(str(options.get("label", "label")), [None] * len(texts))
+    return Samples(padded, encode_labels(labels, spec.classes), tuple(map(str, table.get("id", ()))))
 
 
-def _images(place: Path, like: InputSpec, options: Mapping[str, Any]) -> Samples:
-    """Every image below the folder; the name of the folder it lies in is its label, where that is a class."""
-    files = [place]
-    if place.is_dir():
-        files = sorted(file for file in place.rglob("*") if file.suffix.lower() in ENDINGS)
+def _read_images(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Samples:
+    """Read an image, or every image below a folder; the folder of an image is its label, if it is a class."""
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
-        raise TrustmixError(f"{place} holds no images.")
+        raise TrustmixError(f"{path} holds no images.")
     pixels = stack_images([decode_image(file, size=options.get("size")) for file in files], files)
-    if like.shape and pixels.shape[1] == 1 and like.shape[0] == 3:
+    if spec.shape and pixels.shape[1] == 1 and spec.shape[0] == 3:
         pixels = pixels.repeat(1, 3, 1, 1)
-    ids = tuple(str(file.relative_to(place)) if place.is_dir() else file.name for file in files)
-    return Samples(pixels, encode_labels([file.parent.name for file in files], like.classes), ids)
+    ids = tuple(str(file.relative_to(path)) if path.is_dir() else file.name for file in files)
+    return Samples(pixels, encode_labels([file.parent.name for file in files], spec.classes), ids)

@@ -1,7 +1,7 @@
-"""Who holds what: the public set, and each client's private and calibration samples, all drawn from one pool.
+"""Partition of a labelled pool into the public set and each client's private and calibration samples.
 
-The three kinds of split differ only in how many samples of each class a client holds; the rest is shared. Public and
-private samples never overlap. Clients draw independently (two may hold the same sample), never one sample twice.
+The three kinds of split differ in how many samples of each class a client holds. Public and private samples never
+overlap. Clients draw independently of each other: two clients may hold the same sample, but no client holds it twice.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,21 @@ import torch
 from trustmix.errors import TrustmixError
 from trustmix.seeds import numpy_generator
 
-Kind = Literal["classes", "dirichlet", "homogeneous"]
-Counts = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+SplitKind = Literal["classes", "dirichlet", "homogeneous"]
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
 class ClientIndices:
-    """One client's samples, as indices into the pool."""
+    """One client's samples.
+
+    Parameters
+    ----------
+    train
+        Indices (n,) into the pool of the samples to train on.
+    calibration
+        Indices (m,) into the pool of the samples to fit the density on.
+    """
 
     train: torch.Tensor
     calibration: torch.Tensor
@@ -27,7 +35,15 @@ class ClientIndices:
 
 @dataclass(frozen=True)
 class Partition:
-    """Everybody's samples, as indices into the pool."""
+    """The public set and the samples of each client.
+
+    Parameters
+    ----------
+    public
+        Indices (N,) into the pool of the public samples.
+    clients
+        The samples of each client.
+    """
 
     public: torch.Tensor
     clients: tuple[ClientIndices, ...]
@@ -38,7 +54,7 @@ def partition(
     classes: int,
     *,
     clients: int,
-    kind: Kind = "classes",
+    kind: SplitKind = "classes",
     classes_per_client: int = 2,
     samples_per_client: int = 600,
     alpha: float = 0.5,
@@ -46,39 +62,98 @@ def partition(
     holdout: float = 0.2,
     seed: int = 0,
 ) -> Partition:
-    """Split a labelled pool; everything that cannot be done is said before anything is drawn.
+    """Split a labelled pool. An impossible split is refused before samples are drawn.
 
-    With public_samples = None the pool is all private: the public set comes from elsewhere. With holdout = 0 clients
-    calibrate on the samples they train on.
+    Parameters
+    ----------
+    labels
+        Tensor (n,) of the pool's class indices.
+    classes
+        Number of classes.
+    clients
+        Number of clients.
+    kind
+        "classes" (each client holds `classes_per_client` classes in equal parts), "dirichlet" (class proportions of
+        each client are drawn from a Dirichlet distribution) or "homogeneous" (each client holds all classes in equal
+        parts).
+    classes_per_client
+        Number of classes of each client, for "classes".
+    samples_per_client
+        Number of private samples of each client, its calibration samples included.
+    alpha
+        Concentration of the Dirichlet distribution, for "dirichlet".
+    public_samples
+        Size of the public set; None if the public set is taken from other data.
+    holdout
+        Fraction of a client's samples of each class that are calibration samples. With 0, clients calibrate on the
+        samples they train on.
+    seed
+        Seed of the split.
 
+    Returns
+    -------
+    Partition
+        Indices into the pool.
+
+    Raises
+    ------
+    TrustmixError
+        If the pool has too few samples or classes for the settings.
+
+    Examples
+    --------
     >>> labels = torch.arange(1000) % 10
     >>> split = partition(labels, 10, clients=5, samples_per_client=40, public_samples=100)
     >>> [len(split.public), len(split.clients), len(split.clients[0].train), len(split.clients[0].calibration)]
     [100, 5, 32, 8]
     """
     pool = labels.numpy()
-    public = np.zeros(0, np.int64) if public_samples is None else _public(pool, classes, public_samples, seed)
+    public = np.zeros(0, np.int64) if public_samples is None else _draw_public(pool, classes, public_samples, seed)
     private = np.setdiff1d(np.arange(len(pool)), public)
     members = [private[pool[private] == c] for c in range(classes)]
     available = np.array([len(m) for m in members])
     if kind == "classes":
         held = assign_classes(clients, classes, classes_per_client, seed)
-        counts = np.stack([_even(samples_per_client, h, classes) for h in held])
+        counts = np.stack([_even_counts(samples_per_client, own, classes) for own in held])
     elif kind == "homogeneous":
-        counts = np.tile(_even(samples_per_client, list(range(classes)), classes), (clients, 1))
+        counts = np.tile(_even_counts(samples_per_client, list(range(classes)), classes), (clients, 1))
     else:
-        counts = np.stack([_dirichlet(samples_per_client, available, alpha, seed, i) for i in range(clients)])
-    _check_counts(counts, available, len(public))
-    shares = tuple(_draw(counts[i], members, holdout, seed, i) for i in range(clients))
-    return Partition(torch.from_numpy(public), shares)
+        counts = np.stack([_dirichlet_counts(samples_per_client, available, alpha, seed, i) for i in range(clients)])
+    _validate_counts(counts, available, len(public))
+    drawn = tuple(_draw_client(counts[i], members, holdout, seed, i) for i in range(clients))
+    return Partition(torch.from_numpy(public), drawn)
 
 
 def assign_classes(clients: int, classes: int, per_client: int, seed: int) -> list[list[int]]:
-    """The k classes of each client.
+    """Assign classes to clients.
 
-    The first clients deal out a shuffled deck of all classes, so that each is held by somebody; all others draw at
-    random, so that some classes are common and some rare. A client's classes depend only on the seed and its number.
+    The first clients divide a random permutation of all classes among themselves, so that every class has a client. All
+    others draw at random, so that some classes are common and some rare. A client's classes depend only on the seed and
+    on its index.
 
+    Parameters
+    ----------
+    clients
+        Number of clients.
+    classes
+        Number of classes.
+    per_client
+        Number of classes of each client.
+    seed
+        Seed of the split.
+
+    Returns
+    -------
+    list of list of int
+        The class indices of each client, sorted.
+
+    Raises
+    ------
+    TrustmixError
+        If a client needs more classes than there are, or the clients together hold fewer.
+
+    Examples
+    --------
     >>> held = assign_classes(20, 10, 2, seed=0)
     >>> sorted(c for classes in held[:5] for c in classes) == list(range(10))
     True
@@ -90,47 +165,47 @@ def assign_classes(clients: int, classes: int, per_client: int, seed: int) -> li
             f"{clients} clients x {per_client} classes = {clients * per_client}, and the data have {classes} classes: "
             f"raise clients to {-(-classes // per_client)} or split.classes_per_client to {-(-classes // clients)}."
         )
-    deck = numpy_generator(seed, "deck").permutation(classes).tolist()
+    order = numpy_generator(seed, "deck").permutation(classes).tolist()
     held = []
     for client in range(clients):
-        hand = deck[client * per_client : (client + 1) * per_client]
-        others = [c for c in numpy_generator(seed, "classes", client).permutation(classes).tolist() if c not in hand]
-        held.append(sorted(hand + others[: per_client - len(hand)]))
+        own = order[client * per_client : (client + 1) * per_client]
+        others = [c for c in numpy_generator(seed, "classes", client).permutation(classes).tolist() if c not in own]
+        held.append(sorted(own + others[: per_client - len(own)]))
     return held
 
 
-def _public(pool: Counts, classes: int, samples: int, seed: int) -> Counts:
-    """Public indices: of each class its share of the pool, so that the public set looks like the pool."""
+def _draw_public(pool: IntArray, classes: int, samples: int, seed: int) -> IntArray:
+    """Draw the public indices with the class proportions of the pool."""
     if samples < 1:
         raise TrustmixError(f"public.samples is {samples}; the public set needs at least one sample.")
     if samples >= len(pool):
         raise TrustmixError(f"public.samples is {samples}, but the training data are {len(pool)} samples in all.")
     sizes = np.bincount(pool, minlength=classes)
-    wanted = _largest_remainder(sizes / len(pool) * samples, samples)
+    counts = _largest_remainder(sizes / len(pool) * samples, samples)
     parts = [
-        numpy_generator(seed, "public", c).permutation(np.flatnonzero(pool == c))[: wanted[c]] for c in range(classes)
+        numpy_generator(seed, "public", c).permutation(np.flatnonzero(pool == c))[: counts[c]] for c in range(classes)
     ]
     return np.sort(np.concatenate(parts))
 
 
-def _largest_remainder(ideal: np.ndarray[tuple[int, ...], np.dtype[np.float64]], total: int) -> Counts:
-    """Whole numbers nearest to the ideal ones that sum to the total."""
+def _largest_remainder(ideal: np.ndarray[tuple[int, ...], np.dtype[np.float64]], total: int) -> IntArray:
+    """Round to whole numbers that sum to the total."""
     counts = np.floor(ideal).astype(np.int64)
     order = np.argsort(-(ideal - counts), kind="stable")
     counts[order[: total - int(counts.sum())]] += 1
     return counts
 
 
-def _even(samples: int, held: list[int], classes: int) -> Counts:
-    """Samples spread evenly over the held classes."""
+def _even_counts(samples: int, held: list[int], classes: int) -> IntArray:
+    """Spread samples evenly over the held classes."""
     counts = np.zeros(classes, np.int64)
     counts[held] = samples // len(held)
     counts[held[: samples % len(held)]] += 1
     return counts
 
 
-def _dirichlet(samples: int, available: Counts, alpha: float, seed: int, client: int) -> Counts:
-    """Class proportions ~ Dirichlet(alpha), within what the pool has; no class is held with a single sample."""
+def _dirichlet_counts(samples: int, available: IntArray, alpha: float, seed: int, client: int) -> IntArray:
+    """Draw class proportions ~ Dirichlet(alpha), within what the pool has; no class gets a single sample."""
     proportions = numpy_generator(seed, "dirichlet", client).dirichlet(np.full(len(available), alpha))
     if samples > available.sum():
         raise TrustmixError(
@@ -141,14 +216,14 @@ def _dirichlet(samples: int, available: Counts, alpha: float, seed: int, client:
         room = counts < available
         ideal = np.where(room, np.maximum(proportions, 1e-12), 0)
         counts = np.minimum(counts + _largest_remainder(ideal / ideal.sum() * missing, missing), available)
-    lonely = counts == 1
-    counts[lonely] = 0
+    single = counts == 1
+    counts[single] = 0
     room = np.where(counts >= 2, available - counts, -1)
-    counts[int(np.argmax(room))] += min(int(lonely.sum()), max(int(room.max()), 0))
+    counts[int(np.argmax(room))] += min(int(single.sum()), max(int(room.max()), 0))
     return counts
 
 
-def _check_counts(counts: Counts, available: Counts, public_samples: int) -> None:
+def _validate_counts(counts: IntArray, available: IntArray, public_samples: int) -> None:
     if not counts.sum(1).all():
         raise TrustmixError(
             "A client would hold no class with two samples: raise split.samples_per_client or lower split.alpha."
@@ -163,8 +238,8 @@ def _check_counts(counts: Counts, available: Counts, public_samples: int) -> Non
         )
 
 
-def _draw(counts: Counts, members: list[Counts], holdout: float, seed: int, client: int) -> ClientIndices:
-    """One client's samples of each class, without repetition, and its holdout."""
+def _draw_client(counts: IntArray, members: list[IntArray], holdout: float, seed: int, client: int) -> ClientIndices:
+    """Draw one client's samples of each class, without repetition, and its holdout."""
     drawn = [
         numpy_generator(seed, "private", client, c).permutation(members[c])[: counts[c]] for c in np.flatnonzero(counts)
     ]
@@ -177,10 +252,33 @@ def _draw(counts: Counts, members: list[Counts], holdout: float, seed: int, clie
 
 
 def stratified_holdout(
-    labels: torch.Tensor, part: float, seed: int, client: object
+    labels: torch.Tensor, fraction: float, seed: int, client: object
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices to train on and, of each class a part and at least one sample, to calibrate on.
+    """Split a client's samples into training and calibration samples, stratified by class.
 
+    Parameters
+    ----------
+    labels
+        Tensor (n,) of the class index of each sample.
+    fraction
+        Fraction of each class to calibrate on; at least one sample of each class is used.
+    seed
+        Seed of the split.
+    client
+        Id or index of the client.
+
+    Returns
+    -------
+    train, calibration : torch.Tensor
+        Indices into the samples.
+
+    Raises
+    ------
+    TrustmixError
+        If there are no samples, or a class has a single sample.
+
+    Examples
+    --------
     >>> train, calibration = stratified_holdout(torch.tensor([0] * 10 + [1] * 2), 0.2, seed=0, client="a")
     >>> len(train), len(calibration)
     (9, 3)
@@ -194,9 +292,9 @@ def stratified_holdout(
                 "to calibrate on."
             )
         own = own[torch.from_numpy(numpy_generator(seed, "holdout", client, cls).permutation(len(own)))]
-        kept = min(max(1, round(part * len(own))), len(own) - 1)
-        calibration.append(own[:kept])
-        train.append(own[kept:])
+        count = min(max(1, round(fraction * len(own))), len(own) - 1)
+        calibration.append(own[:count])
+        train.append(own[count:])
     if not train:
         raise TrustmixError(f"Client {client} holds no samples.")
     return torch.cat(train), torch.cat(calibration)

@@ -1,61 +1,175 @@
-"""Tables of text and labels from the files in which people have them: csv, JSON lines, parquet; gz and xz unpacked.
+"""Tables from csv, JSON lines and parquet files; gz, xz and bz2 are unpacked.
 
-A table is a dict of columns. Nothing is guessed: a column that is not there is an error that names those that are.
+A column that is not there is an error that names those that are. Rows are counted from 1, without the header of a csv
+file and without blank lines.
 """
 
 import bz2
 import csv
 import gzip
-import importlib
 import io
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from trustmix.errors import TrustmixError
+from trustmix.imports import require_extra
 
-Table: TypeAlias = dict[str, list[Any]]
+COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+TABLE_FORMATS = (".csv", ".jsonl", ".parquet")
 
-PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-KINDS = (".csv", ".jsonl", ".parquet")
+
+class Table(dict[str, list[Any]]):
+    """The columns of a table by name: a dict of lists of the same length.
+
+    Parameters
+    ----------
+    columns
+        The values of each column.
+    incomplete
+        Columns that only some rows of a jsonl file have, such as notes, with the first row that has no value. They are
+        not among the columns.
+
+    Examples
+    --------
+    >>> animals = Table({"legs": [4, 2]}, incomplete={"note": 2})
+    >>> list(animals)
+    ['legs']
+    """
+
+    def __init__(self, columns: Mapping[str, list[Any]], incomplete: Mapping[str, int] | None = None) -> None:
+        super().__init__(columns)
+        self.incomplete = dict(incomplete or {})
 
 
 def kind_of(path: Path) -> str:
-    """The kind of table a file holds by its name, '' if none; 'train.csv.gz' is a '.csv'.
+    """Return the format of a table by its file name.
 
+    Parameters
+    ----------
+    path
+        A file; it need not exist.
+
+    Returns
+    -------
+    str
+        ".csv", ".jsonl" or ".parquet", without the suffix of a compression; an empty string if the file is no table.
+
+    Examples
+    --------
     >>> kind_of(Path("train.jsonl.xz"))
     '.jsonl'
     """
-    ending = Path(path.stem).suffix if path.suffix in PACKED else path.suffix
-    return ending if ending in KINDS else ""
+    suffix = Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+    return suffix if suffix in TABLE_FORMATS else ""
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
-    """A file's columns. `columns` names those of a csv file that has no header line."""
-    readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
-    kind = kind_of(path)
-    if not kind:
-        raise TrustmixError(f"{path} is no table: its name must end in {', '.join(KINDS)} (or that with .gz, .xz).")
-    table = readers[kind](path, columns)
-    if not table or not any(table.values()):
+    r"""Read the columns of a table.
+
+    Parameters
+    ----------
+    path
+        A csv, jsonl or parquet file, also compressed.
+    columns
+        Names of the columns of a csv file without a header line.
+
+    Returns
+    -------
+    Table
+        The columns that every row has. Values of csv files are text.
+
+    Raises
+    ------
+    TrustmixError
+        If the file is no table, cannot be read or holds no rows.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "animals.csv"
+    >>> _ = file.write_text("legs,label\n4,cat\n2,bird\n")
+    >>> read_table(file)
+    {'legs': ['4', '2'], 'label': ['cat', 'bird']}
+    """
+    readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    suffix = kind_of(path)
+    if not suffix:
+        formats = ", ".join(TABLE_FORMATS)
+        raise TrustmixError(f"{path} is no table: its name must end in {formats} (or that with .gz, .xz).")
+    table = readers[suffix](path, columns)
+    if not any(table.values()) and not table.incomplete:
         raise TrustmixError(f"{path} holds no rows.")
     return table
 
 
 def column(table: Table, name: str, path: Path, setting: str) -> list[Any]:
-    """One column, or a sentence that names the setting and the columns there are."""
+    """Return one column of a table.
+
+    Parameters
+    ----------
+    table
+        The table.
+    name
+        Name of the column.
+    path
+        The file of the table, for the message.
+    setting
+        The setting that names the column, for the message.
+
+    Returns
+    -------
+    list
+        The value of each row.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no such column, or a row has no value in it.
+
+    Examples
+    --------
+    >>> column(Table({"legs": [4, 2]}), "legs", Path("animals.csv"), "data.columns")
+    [4, 2]
+    """
+    if name in table.incomplete:
+        raise missing_value(path, table.incomplete[name], name, setting)
     if name not in table:
         raise TrustmixError(f'{path} has no column "{name}" ({setting}); it has {", ".join(table)}.')
     return table[name]
 
 
-def _lines(path: Path) -> io.StringIO:
-    """The unpacked text of a file."""
+def missing_value(path: Path, row: int, name: str, setting: str) -> TrustmixError:
+    """Return the error for a row without a value.
+
+    Parameters
+    ----------
+    path
+        The file of the table.
+    row
+        The row, from 1.
+    name
+        Name of the column.
+    setting
+        The setting that names the column.
+
+    Returns
+    -------
+    TrustmixError
+        The error to raise.
+    """
+    return TrustmixError(
+        f'{path}, row {row}: there is no value in the column "{name}" ({setting}); fill it in or leave the row out.'
+    )
+
+
+def _open_text(path: Path) -> io.StringIO:
+    """Return the unpacked text of a file."""
     try:
-        opener = PACKED.get(path.suffix)
+        opener = COMPRESSED.get(path.suffix)
         raw: bytes = opener(path).read() if opener else path.read_bytes()
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise TrustmixError(f"{path} could not be read ({error}).") from error
@@ -66,45 +180,42 @@ def _lines(path: Path) -> io.StringIO:
         raise TrustmixError(f"{path}, line {line}: this is not UTF-8 text; save the file as UTF-8.") from error
 
 
-def _csv(path: Path, columns: Sequence[str] | None) -> Table:
+def _read_csv(path: Path, columns: Sequence[str] | None) -> Table:
     csv.field_size_limit(2**24)
     try:
-        rows = list(csv.reader(_lines(path)))
+        rows = list(csv.reader(_open_text(path)))
     except csv.Error as error:
         raise TrustmixError(f"{path} is not a csv file ({error}).") from error
-    rows = [row for row in rows if row]  # blank lines
+    rows = [row for row in rows if row]  # without blank lines
     names = list(columns) if columns else rows.pop(0) if rows else []
     odd = next((name for index, name in enumerate(names) if not name.strip() or name in names[:index]), None)
     if odd is not None:
         fault = f'has the column "{odd}" twice' if odd.strip() else "has a column without a name"
         raise TrustmixError(f"{path} {fault}; every column needs a name of its own.")
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, 1):
         if len(row) != len(names):
-            raise TrustmixError(f"{path}, row {number + 1}: {len(row)} fields, but the columns are {', '.join(names)}.")
-    return {name: [row[index] for row in rows] for index, name in enumerate(names)}
+            raise TrustmixError(f"{path}, row {number}: {len(row)} fields, but the columns are {', '.join(names)}.")
+    return Table({name: [row[index] for row in rows] for index, name in enumerate(names)})
 
 
-def _jsonl(path: Path, _columns: Sequence[str] | None) -> Table:
+def _read_jsonl(path: Path, _columns: Sequence[str] | None) -> Table:
     rows = []
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(_open_text(path), 1):
         if not line.strip():
             continue
         try:
             rows.append(dict(json.loads(line)))
         except (ValueError, TypeError, RecursionError) as error:
             raise TrustmixError(f"{path}, line {number} is not a JSON object ({error}).") from error
-    names = rows[0] if rows else {}
-    # a column counts if every row has it; others, such as notes on some rows, are left alone
-    return {name: [row[name] for row in rows] for name in names if all(name in row for row in rows)}
+    names = dict.fromkeys(name for row in rows for name in row)
+    first = {name: next((number for number, row in enumerate(rows, 1) if name not in row), None) for name in names}
+    incomplete = {name: number for name, number in first.items() if number is not None}
+    return Table({name: [row[name] for row in rows] for name in names if name not in incomplete}, incomplete)
 
 
-def _parquet(path: Path, _columns: Sequence[str] | None) -> Table:
+def _read_parquet(path: Path, _columns: Sequence[str] | None) -> Table:
+    parquet = require_extra("pyarrow.parquet", str(path), "hub")
     try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise TrustmixError(f'{path} needs pyarrow to be read: pip install "trustmix[hub]".') from error
-    try:
-        table: Table = parquet.read_table(path).to_pydict()
+        return Table(parquet.read_table(path).to_pydict())
     except Exception as error:  # pyarrow has errors of its own, of many kinds
         raise TrustmixError(f"{path} is not a whole parquet file ({error}).") from error
-    return table

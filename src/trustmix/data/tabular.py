@@ -1,6 +1,6 @@
-"""Tables of numbers: a column for each feature, one for the label; and public sets that come without private data.
+"""Tables of numbers with one column per feature, and public sets that come without private data.
 
-Features are taken as they are, in the order of their columns, or of the columns named; nothing is scaled.
+Features are read in the order of their columns, or of the columns named. They are not scaled.
 """
 
 import math
@@ -12,8 +12,9 @@ import torch
 
 from trustmix import paths
 from trustmix.data.dataset import Dataset, Labelled
-from trustmix.data.labels import chosen_classes, scaled, split_off_test
-from trustmix.data.loading import DATASETS, labelled, read_npz
+from trustmix.data.hub import resolve_user_path
+from trustmix.data.labels import build_dataset, read_labels, select_classes, split_off_test
+from trustmix.data.loading import DATASETS, labelled_part, read_npz
 from trustmix.data.tables import Table, column, kind_of, read_table
 from trustmix.errors import TrustmixError
 
@@ -27,67 +28,121 @@ def table(
     classes: Sequence[str] | None = None,
     test: float = 0.2,
 ) -> Dataset:
-    """A table of numbers with a column of labels: a csv, jsonl or parquet file, gz and xz unpacked.
+    r"""Read a table of numbers with a column of labels.
 
-    `columns` names the features, all but the label if not set; `classes` chooses some ("a+b" joins two) and sets their
-    order; `test` is the part kept for tests.
+    Parameters
+    ----------
+    path
+        A csv, jsonl or parquet file, also compressed.
+    label
+        Name of the column of labels.
+    columns
+        Names of the features; None uses all columns but the label.
+    classes
+        The classes to keep, in this order; "a+b" makes one class of two. None keeps all.
+    test
+        Fraction of each class kept for tests.
+
+    Returns
+    -------
+    Dataset
+        The data set; inputs are float32 (features,).
+
+    Raises
+    ------
+    TrustmixError
+        If the file cannot be read, a column is missing, or a field is no number.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "animals.csv"
+    >>> _ = file.write_text("legs,label\n" + "4,cat\n2,bird\n" * 5)
+    >>> table(file).class_names
+    ('bird', 'cat')
     """
-    place = found(path, "table", "a csv, jsonl or parquet file")
-    rows = read_table(place)
-    names, labels = chosen_classes(column(rows, label, place, "data.label"), classes)
+    file = resolve_user_path(path, "table", "a csv, jsonl or parquet file")
+    rows = read_table(file)
+    names, indices = select_classes(read_labels(rows, label, file, "data.label"), classes)
     features = list(columns) if columns else [name for name in rows if name != label]
-    inputs = _features(rows, features, place)
-    known = torch.tensor(labels)
-    whole = Labelled(inputs[known >= 0], known[known >= 0])
-    train, held_out = split_off_test(whole, len(names), test, place.name)
-    return scaled(place.stem, train, held_out, names)
+    inputs = _read_features(rows, features, file)
+    labels = torch.tensor(indices)
+    samples = Labelled(inputs[labels >= 0], labels[labels >= 0])
+    train, held_out = split_off_test(samples, len(names), test, file.name)
+    return build_dataset(file.stem, train, held_out, names)
 
 
 @DATASETS.register("shared")
 def shared(path: Path | None = None, *, classes: Sequence[str], columns: Sequence[str] | None = None) -> Dataset:
-    """A public set alone, for a federation whose private data lie with its nodes: `trustmix serve` runs it.
+    """Read a public set alone, for a federation whose private data lie with its nodes (`trustmix serve`).
 
-    A table of numbers without labels, or an npz file with x_public (and y_public, to measure the teacher by).
-    `classes` names all classes of all nodes.
+    Parameters
+    ----------
+    path
+        A table of numbers without labels, or an npz file with `x_public` (N, ...) and optionally `y_public` (N,), which
+        measures the teacher.
+    classes
+        Names of all classes of all nodes.
+    columns
+        Names of the features of a table; None uses all columns.
+
+    Returns
+    -------
+    Dataset
+        A data set whose training pool is the public set and whose test set is empty.
+
+    Raises
+    ------
+    TrustmixError
+        If the file cannot be read, a column or array is missing, or a field is no number.
     """
-    place = found(path, "shared", "a table of numbers or an npz file")
-    if kind_of(place):
-        rows = read_table(place)
-        features = list(columns) if columns else list(rows)
-        inputs = _features(rows, features, place)
+    file = resolve_user_path(path, "shared", "a table of numbers or an npz file")
+    if kind_of(file):
+        rows = read_table(file)
+        inputs = _read_features(rows, list(columns) if columns else list(rows), file)
         public = Labelled(inputs, torch.full((len(inputs),), -1))
     else:
-        arrays = read_npz(place)
+        arrays = read_npz(file)
         if "x_public" not in arrays:
-            raise TrustmixError(f"{place} has no x_public; it has {', '.join(sorted(arrays)) or 'nothing'}.")
-        public = labelled(place.stem, arrays, "public")
-    return scaled(
-        place.stem, public, public[torch.zeros(0, dtype=torch.int64)], [str(name) for name in classes], public
-    )
+            raise TrustmixError(f"{file} has no x_public; it has {', '.join(sorted(arrays)) or 'nothing'}.")
+        public = labelled_part(file.stem, arrays, "public")
+    empty = public[torch.zeros(0, dtype=torch.int64)]
+    return build_dataset(file.stem, public, empty, [str(name) for name in classes], public)
 
 
 def features_of(path: Path, columns: Sequence[str] | None) -> list[str] | None:
-    """The names of the features in the shared file, in order; None where it is no table."""
-    place = paths.find_path(path) or path
-    return (list(columns) if columns else list(read_table(place))) if kind_of(place) else None
+    """Return the names of the features in the file of a shared public set.
+
+    Parameters
+    ----------
+    path
+        The file, as `shared` takes it.
+    columns
+        Names of the features, if the recipe names them.
+
+    Returns
+    -------
+    list of str or None
+        The names in order; None if the file is no table.
+
+    Examples
+    --------
+    >>> features_of(Path("public.csv"), ["age", "weight"])
+    ['age', 'weight']
+    """
+    file = paths.find_path(path) or path
+    return (list(columns) if columns else list(read_table(file))) if kind_of(file) else None
 
 
-def found(path: Path | None, name: str, what: str) -> Path:
-    """Where the file lies."""
-    if path is None:
-        raise TrustmixError(f'The data set "{name}" needs data.path, {what}.')
-    return paths.find_path(path) or path
-
-
-def _features(rows: Table, names: Sequence[str], path: Path) -> torch.Tensor:
-    """The columns of that names, (n, features)."""
+def _read_features(rows: Table, names: Sequence[str], path: Path) -> torch.Tensor:
+    """Return the named columns as a tensor (n, features)."""
     if not names:
         raise TrustmixError(f"{path} has no column of numbers beside the label.")
-    return torch.stack([_numbers(column(rows, name, path, "data.columns"), name, path) for name in names], 1)
+    return torch.stack([_parse_numbers(column(rows, name, path, "data.columns"), name, path) for name in names], 1)
 
 
-def _numbers(values: Sequence[Any], name: str, path: Path) -> torch.Tensor:
-    """A column as numbers; a field that is none is refused with its row."""
+def _parse_numbers(values: Sequence[Any], name: str, path: Path) -> torch.Tensor:
+    """Return a column as float32; a field that is no number is refused with its row."""
     numbers = []
     for row, value in enumerate(values, 1):
         try:

@@ -1,11 +1,10 @@
-"""Texts with labels: Yahoo Answers, AG News and any table of one's own, as token ids.
+"""Texts with labels as token ids: Yahoo Answers, AG News and tables of the user.
 
-Ids come from a tokenizer of Hugging Face's (the extra `text`), at most `length` a text, padded with -1 to the longest.
-Tokenising is done once: the ids are kept in the cache folder, under a name made from the texts and the tokenizer.
+Ids come from a tokenizer of Hugging Face (the extra `text`), at most `length` per text, padded with -1 to the longest.
+Token ids are stored in the cache folder under a hash of the texts and the tokenizer, so that tokenizing is done once.
 """
 
 import hashlib
-import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -18,13 +17,19 @@ import torch
 from trustmix import paths, storage
 from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import locate_dataset, resolve_user_path
-from trustmix.data.labels import chosen_classes, split_off_test
+from trustmix.data.labels import read_labels, select_classes, split_off_test
 from trustmix.data.loading import DATASETS
 from trustmix.data.tables import Table, column, kind_of, read_table
 from trustmix.errors import StorageError, TrustmixError
+from trustmix.huggingface import download_snapshot
+from trustmix.imports import require_extra
 
-BERT = "google/bert_uncased_L-2_H-128_A-2"
-"""BERT-tiny's name on the hub."""
+DEFAULT_TOKENIZER = "google/bert_uncased_L-2_H-128_A-2"
+"""Name of BERT-tiny on the hub."""
+TOKENIZER_FILES = ("*.json", "*.txt", "*.model")
+"""Files of a repository on the hub that are downloaded."""
+MAX_LENGTH = 2**16
+"""Largest value of data.length, in tokens."""
 
 YAHOO_NAMES = (
     "Society & Culture",
@@ -42,43 +47,95 @@ AGNEWS_NAMES = ("World", "Sports", "Business", "Sci/Tech")
 
 
 @DATASETS.register("yahoo")
-def yahoo(path: Path | None = None, *, tokenizer: str = BERT, length: int = 128) -> Dataset:
-    """Yahoo Answers topics (Zhang et al. 2015): question title, content and best answer in one text, ten topics."""
-    remedy = "the authors of 'Character-level Convolutional Networks' (yahoo_answers_csv)"
-    place = locate_dataset("yahoo", path, "community-datasets/yahoo_answers_topics", remedy)
+def yahoo(path: Path | None = None, *, tokenizer: str = DEFAULT_TOKENIZER, length: int = 128) -> Dataset:
+    """Read Yahoo Answers topics (Zhang et al. 2015): question title, content and best answer in one text, ten topics.
+
+    Parameters
+    ----------
+    path
+        Folder of the authors' csv files, or of tables with the hub's columns; None uses the search paths and the hub.
+    tokenizer
+        Folder of a tokenizer, or its name on the hub.
+    length
+        Number of tokens to which a text is cut.
+
+    Returns
+    -------
+    Dataset
+        The data set; inputs are token ids (length,), padded with -1.
+
+    Raises
+    ------
+    TrustmixError
+        If the data set or the tokenizer is not found or damaged.
+    """
+    homepage = "the authors of 'Character-level Convolutional Networks' (yahoo_answers_csv)"
+    folder = locate_dataset("yahoo", path, "community-datasets/yahoo_answers_topics", homepage)
     header = ("class", "question_title", "question_content", "best_answer")
-    return _benchmark("yahoo", place, header, "topic", YAHOO_NAMES, tokenizer, length)
+    return _read_zhang("yahoo", folder, header, "topic", YAHOO_NAMES, tokenizer, length)
 
 
 @DATASETS.register("agnews")
-def agnews(path: Path | None = None, *, tokenizer: str = BERT, length: int = 128) -> Dataset:
-    """AG News (Zhang et al. 2015): title and description of news in four topics."""
-    remedy = "the authors of 'Character-level Convolutional Networks' (ag_news_csv)"
-    place = locate_dataset("agnews", path, "fancyzhx/ag_news", remedy)
-    return _benchmark("agnews", place, ("class", "title", "description"), "label", AGNEWS_NAMES, tokenizer, length)
+def agnews(path: Path | None = None, *, tokenizer: str = DEFAULT_TOKENIZER, length: int = 128) -> Dataset:
+    """Read AG News (Zhang et al. 2015): title and description of news in four topics.
+
+    Parameters
+    ----------
+    path
+        Folder of the authors' csv files, or of tables with the hub's columns; None uses the search paths and the hub.
+    tokenizer
+        Folder of a tokenizer, or its name on the hub.
+    length
+        Number of tokens to which a text is cut.
+
+    Returns
+    -------
+    Dataset
+        The data set; inputs are token ids (length,), padded with -1.
+
+    Raises
+    ------
+    TrustmixError
+        If the data set or the tokenizer is not found or damaged.
+    """
+    homepage = "the authors of 'Character-level Convolutional Networks' (ag_news_csv)"
+    folder = locate_dataset("agnews", path, "fancyzhx/ag_news", homepage)
+    return _read_zhang("agnews", folder, ("class", "title", "description"), "label", AGNEWS_NAMES, tokenizer, length)
 
 
-def _benchmark(
-    name: str, place: Path, header: Sequence[str], label: str, names: Sequence[str], tokenizer: str, length: int
+def _read_zhang(
+    name: str, folder: Path, header: Sequence[str], label: str, names: Sequence[str], tokenizer: str, length: int
 ) -> Dataset:
-    """A data set of Zhang et al.: their csv (no header, classes from 1), or tables with columns (classes from 0)."""
+    """Read a data set of Zhang et al.: their csv (no header, classes from 1), or tables with columns (from 0)."""
     texts: list[list[str]] = []
     labels: list[list[int]] = []
-    for part, files in _parts(place).items():
+    for part, files in _find_tables(folder).items():
         if not files:
-            raise TrustmixError(f"{place} has no {part}.csv, {part}.jsonl or {part}.parquet.")
+            raise TrustmixError(f"{folder} has no {part}.csv, {part}.jsonl or {part}.parquet.")
         texts.append([])
         labels.append([])
         for file in files:
             table = read_table(file, header if kind_of(file) == ".csv" else None)
-            columns = [key for key in header[1:] if key in table] or ["text"]
-            key = "class" if "class" in table else label
-            first = 1 if key == "class" else 0
-            texts[-1] += [one.replace("\\n", " ") for one in _joined(table, columns, file)]  # their new lines
-            labels[-1] += [_number(value, file, key) - first for value in column(table, key, file, "the labels")]
+            present = {*table, *table.incomplete}
+            columns = [key for key in header[1:] if key in present] or ["text"]
+            rows = join_columns(table, columns, file, "the texts")
+            texts[-1] += [text.replace("\\n", " ") for text in rows]  # how the authors write line breaks
+            labels[-1] += _parse_labels(table, "class" if "class" in present else label, file)
     tokens = torch.split(tokenize([*texts[0], *texts[1]], tokenizer, length), [len(part) for part in texts])
-    train, test = (Labelled(ids, torch.tensor(wanted)) for ids, wanted in zip(tokens, labels, strict=True))
+    train, test = (Labelled(ids, torch.tensor(known)) for ids, known in zip(tokens, labels, strict=True))
     return Dataset(name, train, test, tuple(names))
+
+
+def _parse_labels(table: Table, name: str, file: Path) -> list[int]:
+    """Return the labels as class indices from 0; the column "class" counts from 1."""
+    first = 1 if name == "class" else 0
+    indices = []
+    for row, value in enumerate(read_labels(table, name, file, "the labels"), 1):
+        try:
+            indices.append(int(value) - first)
+        except ValueError as error:
+            raise TrustmixError(f'{file}, row {row}: the label "{value}" in column "{name}" is no number.') from error
+    return indices
 
 
 @DATASETS.register("text")
@@ -89,49 +146,71 @@ def text(
     label: str = "label",
     classes: Sequence[str] | None = None,
     test: float = 0.2,
-    tokenizer: str = BERT,
+    tokenizer: str = DEFAULT_TOKENIZER,
     length: int = 128,
 ) -> Dataset:
-    """Any table with a column of text (or several, joined) and one of labels: a csv, jsonl or parquet file.
+    """Read a table with a column of text, or several, and a column of labels.
 
-    A folder with train.* and test.* brings its own test set; of a single file the part `test` is kept. `classes`
-    chooses labels, in that order; "a+b" joins two.
+    Parameters
+    ----------
+    path
+        A csv, jsonl or parquet file, or a folder with train.* and optionally test.*. Labels that are numbers get the
+        names in classes.json or classes.txt beside the tables, if there is such a file.
+    text
+        Name of the column of the text, or names of several columns that are joined.
+    label
+        Name of the column of labels.
+    classes
+        The classes to keep, in this order; "a+b" makes one class of two. None keeps all.
+    test
+        Fraction of each class kept for tests, if there is no test.*.
+    tokenizer
+        Folder of a tokenizer, or its name on the hub.
+    length
+        Number of tokens to which a text is cut.
+
+    Returns
+    -------
+    Dataset
+        The data set; inputs are token ids (length,), padded with -1.
+
+    Raises
+    ------
+    TrustmixError
+        If a table cannot be read, a column is missing, or the tokenizer is not found.
     """
-    if path is None:
-        raise TrustmixError('The data set "text" needs data.path, a csv, jsonl or parquet file or a folder of them.')
+    place = resolve_user_path(path, "text", "a csv, jsonl or parquet file or a folder of them")
     if not text:
         raise TrustmixError("data.text names no column; name the one that holds the text.")
-    place = resolve_user_path(path)
-    parts = _parts(place) if place.is_dir() else {"train": [place], "test": []}
+    parts = _find_tables(place) if place.is_dir() else {"train": [place], "test": []}
     if not parts["train"]:
         raise TrustmixError(f"{place} has no train.csv, train.jsonl or train.parquet.")
     texts: list[str] = []
-    values: list[Any] = []
-    border = 0
-    for files in parts.values():
-        border = border or len(values)
+    labels: list[Any] = []
+    rows: dict[str, int] = {}
+    for part, files in parts.items():
         for file in files:
             table = read_table(file)
-            texts += _joined(table, [text] if isinstance(text, str) else list(text), file)
-            values += column(table, label, file, "data.label")
-    border = border if parts["test"] else len(values)
-    names, numbers = chosen_classes(values, classes)
-    chosen = [index for index, number in enumerate(numbers) if number >= 0]
-    labels = torch.tensor([numbers[index] for index in chosen])
-    whole = Labelled(tokenize([texts[index] for index in chosen], tokenizer, length), labels)
+            texts += join_columns(table, [text] if isinstance(text, str) else text, file, "data.text")
+            labels += read_labels(table, label, file, "data.label")
+        rows[part] = len(labels)
+    names, indices = select_classes(labels, classes)
+    kept = [row for row, index in enumerate(indices) if index >= 0]
+    tokens = tokenize([texts[row] for row in kept], tokenizer, length)
+    samples = Labelled(tokens, torch.tensor([indices[row] for row in kept]))
     if parts["test"]:
-        kept = sum(index < border for index in chosen)
-        train, held_out = whole[torch.arange(kept)], whole[torch.arange(kept, len(chosen))]
+        count = sum(row < rows["train"] for row in kept)
+        train, held_out = samples[torch.arange(count)], samples[torch.arange(count, len(kept))]
     else:
-        train, held_out = split_off_test(whole, len(names), test, place.name)
-    return Dataset(place.name, train, held_out, _named(place, names))
+        train, held_out = split_off_test(samples, len(names), test, place.name)
+    return Dataset(place.name, train, held_out, _read_class_names(place, names))
 
 
-def _parts(place: Path) -> dict[str, list[Path]]:
-    """The tables of training and of test samples in a folder, several where they are kept in pieces."""
-    if not place.is_dir():
-        raise TrustmixError(f"{place} is a file; a folder with train and test tables was expected.")
-    tables = sorted(file for file in place.rglob("*") if kind_of(file))
+def _find_tables(folder: Path) -> dict[str, list[Path]]:
+    """Return the tables of training and of test samples in a folder; each may consist of several files."""
+    if not folder.is_dir():
+        raise TrustmixError(f"{folder} is a file; a folder with train and test tables was expected.")
+    tables = sorted(file for file in folder.rglob("*") if kind_of(file))
     parts = {part: [file for file in tables if file.name.startswith(part)] for part in ("train", "test")}
     for files in parts.values():
         stems = [file.name.partition(".")[0] for file in files]
@@ -141,95 +220,104 @@ def _parts(place: Path) -> dict[str, list[Path]]:
     return parts
 
 
-def _joined(table: Table, columns: Sequence[str], file: Path) -> list[str]:
-    """The text columns of each row in one."""
-    found = [column(table, name, file, "data.text") for name in columns]
-    texts = [" ".join(str(part) for part in row if part is not None) for row in zip(*found, strict=True)]
+def join_columns(table: Table, columns: Sequence[str], path: Path, setting: str) -> list[str]:
+    """Join the text columns of each row.
+
+    Parameters
+    ----------
+    table
+        The table.
+    columns
+        Names of the columns.
+    path
+        The file of the table, for messages.
+    setting
+        The setting that names the columns, for messages.
+
+    Returns
+    -------
+    list of str
+        The text of each row; missing values are left out.
+
+    Raises
+    ------
+    TrustmixError
+        If a column is missing, or a text is not valid Unicode.
+
+    Examples
+    --------
+    >>> join_columns(Table({"title": ["Tea"], "body": ["is hot"]}), ["title", "body"], Path("t.csv"), "data.text")
+    ['Tea is hot']
+    """
+    values = [column(table, name, path, setting) for name in columns]
+    texts = [" ".join(str(part) for part in row if part is not None) for row in zip(*values, strict=True)]
     for row, text in enumerate(texts, 1):
         if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise TrustmixError(f"{file}, row {row}: the text holds half a character (a lone surrogate); mend it.")
+            raise TrustmixError(f"{path}, row {row}: the text holds half a character (a lone surrogate); mend it.")
     return texts
 
 
-def _number(value: Any, file: Path, name: str) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError) as error:
-        raise TrustmixError(f'{file}: the label "{value}" in column "{name}" is not a number.') from error
-
-
-def _named(place: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Labels that are numbers get the names in classes.json or classes.txt beside them, where there is one."""
+def _read_class_names(place: Path, labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of labels that are numbers from classes.json or classes.txt, or the labels themselves."""
     folder = place if place.is_dir() else place.parent
-    told: list[str] = []
+    names: list[str] = []
     if (folder / "classes.json").is_file():
         found = storage.read_json(folder / "classes.json")
-        told = [str(name) for name in found] if isinstance(found, list) else []
+        names = [str(name) for name in found] if isinstance(found, list) else []
     elif (folder / "classes.txt").is_file():
-        told = (folder / "classes.txt").read_text("utf-8", "replace").splitlines()
-    if all(name.isdecimal() and int(name) < len(told) for name in names):
-        return tuple(told[int(name)] for name in names)
-    return tuple(names)
-
-
-LONGEST = 2**16
-"""Tokens of a text at most."""
+        names = (folder / "classes.txt").read_text("utf-8", "replace").splitlines()
+    if all(label.isdecimal() and int(label) < len(names) for label in labels):
+        return tuple(names[int(label)] for label in labels)
+    return tuple(labels)
 
 
 def tokenize(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
-    """Token ids (n, longest), int16 where the vocabulary allows, padded with -1; from the cache where it has them."""
-    if not 3 <= length <= LONGEST:
-        raise TrustmixError(f"data.length is {length}; a text is cut to 3 to {LONGEST} tokens.")
-    place = paths.find_path(tokenizer)
-    if place is not None and not place.is_dir():
-        raise TrustmixError(f"data.tokenizer is {place}, a file; name the folder that it lies in.")
-    key = hashlib.sha256(json.dumps([tokenizer if place is None else _fingerprint(place), length]).encode())
-    for one in texts:
-        key.update(one.encode("utf-8", "surrogatepass") + b"\0")
-    kept = paths.cache_dir() / "tokens" / f"{key.hexdigest()[:32]}.safetensors"
-    with suppress(StorageError, KeyError):  # what is not there, or damaged, is made again
-        return storage.read_tensors(kept)[0]["tokens"]
-    tokens = _tokenise(texts, tokenizer, length)
-    try:
-        storage.write_tensors(kept, {"tokens": tokens})
-    except StorageError:
-        return tokens  # where the cache cannot be written, the next run tokenises again
+    """Convert texts to token ids, or read the ids from the cache.
+
+    Parameters
+    ----------
+    texts
+        The texts (n).
+    tokenizer
+        Folder of a tokenizer, or its name on the hub.
+    length
+        Number of tokens to which a text is cut, from 3 to `MAX_LENGTH`.
+
+    Returns
+    -------
+    torch.Tensor
+        Token ids (n, longest), padded with -1; int16 if the vocabulary allows it, else int32.
+
+    Raises
+    ------
+    TrustmixError
+        If the length is out of range, or the tokenizer is not found.
+    """
+    if not 3 <= length <= MAX_LENGTH:
+        raise TrustmixError(f"data.length is {length}; a text is cut to 3 to {MAX_LENGTH} tokens.")
+    folder = paths.find_path(tokenizer)
+    if folder is not None and not folder.is_dir():
+        raise TrustmixError(f"data.tokenizer is {folder}, a file; name the folder that it lies in.")
+    key = hashlib.sha256(json.dumps([tokenizer if folder is None else _hash_files(folder), length]).encode())
+    for text in texts:
+        key.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    cached = paths.cache_dir() / "tokens" / f"{key.hexdigest()[:32]}.safetensors"
+    with suppress(StorageError, KeyError):  # a missing or damaged file is written again
+        return storage.read_tensors(cached)[0]["tokens"]
+    tokens = _run_tokenizer(texts, tokenizer, length)
+    with suppress(StorageError):  # without a cache, the next run tokenizes again
+        storage.write_tensors(cached, {"tokens": tokens})
     return tokens
 
 
-def _fingerprint(folder: Path) -> Mapping[str, str]:
-    """What a tokenizer's folder holds."""
+def _hash_files(folder: Path) -> Mapping[str, str]:
+    """Return a hash of each file of a tokenizer's folder, weights left out."""
     weights = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx")
     files = sorted(file for file in folder.iterdir() if file.is_file() and file.suffix not in weights)
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def decode_tokens(tokens: torch.Tensor, tokenizer: str) -> list[str]:
-    """The texts of token ids (n, longest), as far as the tokenizer keeps them."""
-    convert = load_tokenizer(tokenizer)
-    return [convert.decode([i for i in row if i >= 0], skip_special_tokens=True) for row in tokens.tolist()]
-
-
-def load_tokenizer(tokenizer: str) -> Any:
-    """A tokenizer of Hugging Face's, from a folder or by its name on the hub."""
-    try:
-        transformers: Any = importlib.import_module("transformers")
-    except ImportError as error:
-        raise TrustmixError('Texts need transformers: pip install "trustmix[text]".') from error
-    transformers.utils.logging.disable_progress_bar()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # set, so that later worker processes do not warn
-    try:
-        return transformers.AutoTokenizer.from_pretrained(
-            str(paths.find_path(tokenizer) or tokenizer), trust_remote_code=False
-        )
-    except Exception as error:  # whatever the network or the library says is the reason
-        raise TrustmixError(
-            f'The tokenizer "{tokenizer}" (data.tokenizer) is neither a folder that was found nor to be had from the '
-            f"hub ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})."
-        ) from error
-
-
-def _tokenise(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
+def _run_tokenizer(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
     convert = load_tokenizer(tokenizer)
     ids = convert(list(texts), truncation=True, max_length=length, add_special_tokens=True)["input_ids"]
     small = len(convert) < 2**15
@@ -238,3 +326,68 @@ def _tokenise(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor
     for row, own in enumerate(ids):
         tokens[row, : len(own)] = torch.tensor(own, dtype=tokens.dtype)
     return tokens
+
+
+def decode_tokens(tokens: torch.Tensor, tokenizer: str) -> list[str]:
+    """Convert token ids to texts, as far as the tokenizer keeps them.
+
+    Parameters
+    ----------
+    tokens
+        Token ids (n, longest), padded with -1.
+    tokenizer
+        Folder of the tokenizer, or its name on the hub.
+
+    Returns
+    -------
+    list of str
+        The text of each row, without special tokens.
+
+    Raises
+    ------
+    TrustmixError
+        If the tokenizer is not found.
+    """
+    convert = load_tokenizer(tokenizer)
+    return [convert.decode([i for i in row if i >= 0], skip_special_tokens=True) for row in tokens.tolist()]
+
+
+def load_tokenizer(tokenizer: str) -> Any:
+    """Load a tokenizer of Hugging Face.
+
+    Parameters
+    ----------
+    tokenizer
+        Folder of the tokenizer, or its name on the hub.
+
+    Returns
+    -------
+    transformers.PreTrainedTokenizerBase
+        The tokenizer.
+
+    Raises
+    ------
+    TrustmixError
+        If transformers is not installed, or the tokenizer is not found or damaged.
+    """
+    transformers = require_extra("transformers", "The tokenizer of texts", "text")
+    transformers.utils.logging.disable_progress_bar()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # set, so that later worker processes do not warn
+    folder = paths.find_path(tokenizer) or _download_tokenizer(tokenizer)
+    try:
+        return transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # a folder that is no tokenizer may raise anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise TrustmixError(f"{folder} (data.tokenizer) holds no tokenizer of transformers ({reason}).") from error
+
+
+def _download_tokenizer(tokenizer: str) -> Path:
+    """Return the folder of a tokenizer on the hub."""
+    try:
+        return download_snapshot(tokenizer, TOKENIZER_FILES, required=("tokenizer*.json", "vocab.*", "*.model"))
+    except TrustmixError as error:
+        searched = ", ".join(map(str, paths.search_paths(tokenizer)))
+        raise TrustmixError(
+            f'data.tokenizer is "{tokenizer}": nothing of that name in {searched}, and it could not be fetched from '
+            f"the hub ({error})."
+        ) from error

@@ -286,7 +286,7 @@ def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
 
 def client_model_factory(recipe: Recipe, data: Dataset, model: ModelConfig, owner: str) -> ModelFactory:
     """What builds an owner's model for the data."""
-    return model_factory(model, InputSpec.of(data), recipe.seed, owner)
+    return model_factory(model, InputSpec.from_dataset(data), recipe.seed, owner)
 
 
 def probe_inputs(inputs: torch.Tensor) -> torch.Tensor:

@@ -90,7 +90,7 @@ def _samples(data: str | Path, inputs: InputSpec, trained_on: DataConfig) -> Sam
         )
     own = str(data) == trained_on.name
     found = load(str(data), path=trained_on.path, **options) if own else load(str(data))
-    theirs = InputSpec.of(found)
+    theirs = InputSpec.from_dataset(found)
     if (theirs.shape, theirs.dtype) != (inputs.shape, inputs.dtype):
         raise TrustmixError(f'The data set "{data}" has {theirs}, but the model takes {inputs}.')
     known = theirs.classes == inputs.classes

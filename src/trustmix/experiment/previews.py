@@ -12,7 +12,7 @@ import torch
 
 from trustmix.callbacks.trust_log import SHOWN, TrustRecorder, tracked_indices
 from trustmix.data import DATASETS, Dataset, Labelled
-from trustmix.data.text import BERT, decode_tokens
+from trustmix.data.text import DEFAULT_TOKENIZER, decode_tokens
 from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
 
@@ -71,7 +71,7 @@ def _texts(recipe: Recipe, inputs: torch.Tensor) -> list[str]:
         return [_numbers(row) for row in inputs.flatten(1)]
     options = {**(recipe.data.model_extra or {}), **(recipe.public.model_extra or {})}
     try:
-        return [text[:LETTERS] for text in decode_tokens(inputs, options.get("tokenizer", BERT))]
+        return [text[:LETTERS] for text in decode_tokens(inputs, options.get("tokenizer", DEFAULT_TOKENIZER))]
     except TrustmixError:
         return [""] * len(inputs)
 

@@ -78,7 +78,7 @@ def _play(experiment: Experiment, record: RunDirectory, callbacks: Sequence[Call
             for line in experiment.federation.iter_rounds(recipe.rounds, checkpoint=record.checkpoint):
                 record.append(line)
             history = History(record.rounds())
-            save_models(record.path, recipe, InputSpec.of(experiment.data), len(history.rounds))
+            save_models(record.path, recipe, InputSpec.from_dataset(experiment.data), len(history.rounds))
             record.finish(history, recipe.method)
         except BaseException as problem:
             error = problem

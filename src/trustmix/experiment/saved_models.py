@@ -12,7 +12,7 @@ from torch import nn
 
 from trustmix import storage
 from trustmix.data.inference import InputSpec
-from trustmix.data.text import BERT, load_tokenizer
+from trustmix.data.text import DEFAULT_TOKENIZER, load_tokenizer
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import ModelConfig
 from trustmix.experiment.recipe import Recipe
@@ -72,7 +72,7 @@ def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) ->
             model = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}
             file = models / f"{states.name}.safetensors"
             storage.write_tensors(file, model)
-            if inputs.tokens:
+            if inputs.is_text:
                 _save_text_model(
                     _filled(_factory(recipe, inputs, states.name), file), recipe, inputs, states.name, models
                 )
@@ -88,7 +88,7 @@ def _save_text_model(model: nn.Module, recipe: Recipe, inputs: InputSpec, client
         return
     options = recipe.data.model_extra or {}
     try:
-        tokenizer = load_tokenizer(str(options.get("tokenizer", BERT)))
+        tokenizer = load_tokenizer(str(options.get("tokenizer", DEFAULT_TOKENIZER)))
     except TrustmixError as error:
         log.info("client %s is saved without its tokenizer: %s", client, error)
         return

@@ -1,4 +1,7 @@
-"""From a recipe's words to a model: found by name or the user's function, initialised from its own stream, checked."""
+"""Construction of a client's model: the function is found by name or import path, and the weights depend on the seed.
+
+`validate_model` tries a model on a few inputs before the first epoch.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,14 +12,37 @@ from torch import nn
 
 from trustmix.errors import TrustmixError
 from trustmix.imports import import_object
-from trustmix.models.networks import MODELS, Scale
+from trustmix.models.normalize import Normalize
+from trustmix.models.registry import MODELS
 from trustmix.seeds import derive_seed
 
 
 @dataclass(frozen=True)
 class ModelFactory:
-    """Builds the same initial model every time it is called; can be sent to another process.
+    """A function without arguments that builds the same initial model at every call, also in another process.
 
+    Parameters
+    ----------
+    name
+        Name of a registered model, or None if `source` is given.
+    source
+        Import path "package.module:function" of a user's function. It is called with the arguments
+        `(shape, classes, **options)`, as the registered functions are.
+    options
+        Keyword arguments of the model's function.
+    shape
+        Shape of one input.
+    classes
+        Number of classes.
+    scale
+        Mean and standard deviation per channel for uint8 images, or None for inputs of another type.
+    seed
+        Seed of the run.
+    client
+        Id of the client. Clients with different ids get different initial weights.
+
+    Examples
+    --------
     >>> factory = ModelFactory("mlp", shape=(1, 8, 8), classes=10, seed=1)
     >>> bool((factory()[1].weight == factory()[1].weight).all())
     True
@@ -24,32 +50,40 @@ class ModelFactory:
 
     name: str | None = None
     source: str | None = None
-    """The user's 'package.module:function', called like the built-in ones: (shape, classes, **options)."""
     options: Mapping[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
-    """The shape of one input."""
     classes: int = 2
     scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """Mean and standard deviation per channel where inputs are uint8 images."""
     seed: int = 0
     client: str = "0"
 
     def __call__(self) -> nn.Module:
-        """The initial model. torch's own generator is left as it was."""
+        """Build the initial model and leave torch's global generator as it was.
+
+        Returns
+        -------
+        nn.Module
+            The model. For uint8 images its first layer is `Normalize`.
+
+        Raises
+        ------
+        TrustmixError
+            If the function cannot be found or called, or does not return a torch module.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, "model", self.client))
-            network = self._network()
-        return network if self.scale is None else nn.Sequential(Scale(*self.scale, len(self.shape)), network)
+            network = self._build_network()
+        return network if self.scale is None else nn.Sequential(Normalize(*self.scale, len(self.shape)), network)
 
-    def _network(self) -> nn.Module:
+    def _build_network(self) -> nn.Module:
         build = import_object(self.source, "model.source") if self.source else MODELS.get(self.name or "")
-        # an error inside the user's own function keeps its traceback
-        misfit: tuple[type[Exception], ...] = (TypeError, RuntimeError) if self.source else (Exception,)
+        # other errors inside a user's function keep their traceback
+        expected: tuple[type[Exception], ...] = (TypeError, RuntimeError) if self.source else (Exception,)
         try:
             network = build(self.shape, self.classes, **self.options)
         except TrustmixError:
             raise
-        except misfit as error:
+        except expected as error:
             raise TrustmixError(
                 f"The model {self.label} could not be built for inputs {self.shape}: {error}."
             ) from error
@@ -59,27 +93,67 @@ class ModelFactory:
 
     @property
     def architecture(self) -> str:
-        """What all models of this kind have in common: everything but whose they are."""
+        """A description that is equal for models that differ only in their initial weights."""
         return f"{self.label} {dict(self.options)} {self.shape} {self.classes} {self.scale}"
 
     @property
     def label(self) -> str:
-        """How messages name the model."""
+        """The model's name or import path in quotes, for messages."""
         return f'"{self.source or self.name}"'
 
 
 def validate_model(factory: ModelFactory, inputs: torch.Tensor) -> nn.Module:
-    """The model, after one forward pass on a few real inputs has shown that its logits fit the data."""
+    """Build a model and check its logits with one forward pass.
+
+    Parameters
+    ----------
+    factory
+        Builds the model.
+    inputs
+        A few inputs of the data set (n, ...).
+
+    Returns
+    -------
+    nn.Module
+        The model, in evaluation mode.
+
+    Raises
+    ------
+    TrustmixError
+        If the model takes inputs of another type, fails on the inputs, returns anything but logits (n, classes), or has
+        no parameter to train.
+
+    Examples
+    --------
+    >>> model = validate_model(ModelFactory("mlp", shape=(4,), classes=3), torch.zeros(2, 4))
+    >>> model.training
+    False
+    """
     model = factory().eval()
     try:
         with torch.no_grad():
             logits = model(inputs)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        if inputs.dtype != torch.float32 and _takes_floats(model, inputs):
+            raise TrustmixError(
+                f"The model {factory.label} takes float32 inputs, but those of the data are {inputs.dtype}: convert "
+                "numbers to float32, and images of whole numbers from 0 to 255 to uint8."
+            ) from error
         raise TrustmixError(f"The model {factory.label} fails on inputs {tuple(inputs.shape)}: {error}") from error
-    wanted = (len(inputs), factory.classes)
-    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != wanted:
-        got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise TrustmixError(f"The model {factory.label} returns {got}; it must return logits of shape {wanted}.")
+    expected = (len(inputs), factory.classes)
+    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != expected:
+        returned = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise TrustmixError(f"The model {factory.label} returns {returned}; it must return logits of shape {expected}.")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise TrustmixError(f"The model {factory.label} has no parameter to train.")
     return model
+
+
+def _takes_floats(model: nn.Module, inputs: torch.Tensor) -> bool:
+    """Return whether the model succeeds on the same inputs as float32."""
+    try:
+        with torch.no_grad():
+            model(inputs.to(torch.float32))
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return False
+    return True

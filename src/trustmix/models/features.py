@@ -1,4 +1,4 @@
-"""What a model computes just before its logits: the inputs of its last layer."""
+"""Features of a sample: the inputs of a model's last layer."""
 
 import torch
 from torch import nn
@@ -7,10 +7,28 @@ from trustmix.errors import TrustmixError
 
 
 class WithFeatures(nn.Module):
-    """A model that returns its logits (N, C) and its features (N, D) side by side, (N, C + D).
+    """A wrapper that returns a model's logits and its features side by side.
 
-    Features are the inputs of the last module called `head`, else of the last `nn.Linear`.
+    Features are the inputs of the last module called `head`. In a model without such a module they are the inputs of
+    the last `nn.Linear`.
 
+    Parameters
+    ----------
+    model
+        A network that returns logits (N, C).
+
+    Raises
+    ------
+    TrustmixError
+        If the model has neither a module called `head` nor a linear layer.
+
+    Attributes
+    ----------
+    classes : int
+        C, the number of logits; 0 before the first forward pass.
+
+    Examples
+    --------
     >>> network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> WithFeatures(network)(torch.rand(5, 4)).shape
     torch.Size([5, 5])
@@ -20,26 +38,31 @@ class WithFeatures(nn.Module):
         super().__init__()
         self.model = model
         self.classes = 0
-        """C, known after the first forward pass."""
-        named = [module for name, module in model.named_modules() if name.split(".")[-1] == "head"]
+        heads = [module for name, module in model.named_modules() if name.split(".")[-1] == "head"]
         linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        if not named and not linear:
+        if not heads and not linear:
             raise TrustmixError(
                 "This model has no features: it has neither a linear layer nor a module called head "
                 '(density.kind = "features").'
             )
-        self.last = (named or linear)[-1]
+        self.last = (heads or linear)[-1]
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Logits and features."""
-        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-        hook = self.last.register_forward_hook(lambda _, given, made: seen.append((given[0], made)))
+        """Map inputs (N, ...) to logits and features (N, C + D), as float32.
+
+        Raises
+        ------
+        TrustmixError
+            If the last layer does not map features (N, D) to the logits.
+        """
+        calls: list[tuple[torch.Tensor, torch.Tensor]] = []
+        hook = self.last.register_forward_hook(lambda _, inputs, output: calls.append((inputs[0], output)))
         try:
             logits: torch.Tensor = self.model(inputs)
         finally:
             hook.remove()
-        features, made = seen[-1] if seen else (logits, None)
-        if made is None or made.shape != logits.shape or features.ndim != 2:
+        features, output = calls[-1] if calls else (logits, None)
+        if output is None or output.shape != logits.shape or features.ndim != 2:
             raise TrustmixError(
                 "This model has no features: its last linear layer does not turn (N, D) into its logits "
                 '(density.kind = "features"); call the one that does `head`.'

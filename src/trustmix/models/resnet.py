@@ -1,37 +1,52 @@
-"""ResNet-18 (He et al. 2016), written out so that nothing but torch is needed; tensors have torchvision's names."""
+"""ResNet-18 (He et al. 2016), written out so that nothing but torch is needed.
+
+Parameters have the names of torchvision's implementation, so that its weights can be loaded.
+"""
 
 import torch
 from torch import nn
 from torch.nn.functional import interpolate
 
 from trustmix.errors import TrustmixError
-from trustmix.models.networks import MODELS
 from trustmix.models.pretrained import load_weights
+from trustmix.models.registry import MODELS
 
 
-class _Block(nn.Module):
+class _BasicBlock(nn.Module):
     """Two 3 x 3 convolutions and a shortcut."""
 
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outside)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
         self.downsample = (
-            nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
-            if stride != 1 or inside != outside
+            nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+            if stride != 1 or in_channels != out_channels
             else nn.Identity()
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, inside, H, W) to (N, outside, H / stride, W / stride)."""
+        """Map (N, in_channels, H, W) to (N, out_channels, H / stride, W / stride)."""
         y = torch.relu(self.bn1(self.conv1(x)))
         return torch.relu(self.bn2(self.conv2(y)) + self.downsample(x))
 
 
 class ResNet18(nn.Module):
-    """The network; `stem` is "cifar" (3 x 3, no pooling, for small images) or "imagenet" (7 x 7 and pooling)."""
+    """The network.
+
+    Parameters
+    ----------
+    channels
+        Channels of an image.
+    classes
+        Number of classes.
+    stem
+        "cifar" (3 x 3 convolution, no pooling, for small images) or "imagenet" (7 x 7 convolution and pooling).
+    enlarge
+        Height and width in pixels to which images are scaled first, or None.
+    """
 
     def __init__(self, channels: int, classes: int, stem: str, enlarge: int | None) -> None:
         super().__init__()
@@ -42,12 +57,12 @@ class ResNet18(nn.Module):
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
         widths = [64, 64, 128, 256, 512]
         for index in range(1, 5):
-            first = _Block(widths[index - 1], widths[index], 1 if index == 1 else 2)
-            self.add_module(f"layer{index}", nn.Sequential(first, _Block(widths[index], widths[index], 1)))
+            first = _BasicBlock(widths[index - 1], widths[index], 1 if index == 1 else 2)
+            self.add_module(f"layer{index}", nn.Sequential(first, _BasicBlock(widths[index], widths[index], 1)))
         self.fc = nn.Linear(512, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, channels, H, W) to logits (N, classes)."""
+        """Map images (N, channels, H, W) to logits (N, classes)."""
         if self.enlarge is not None:
             x = interpolate(x, size=(self.enlarge, self.enlarge), mode="bilinear", antialias=False)
         x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
@@ -61,10 +76,34 @@ class ResNet18(nn.Module):
 def resnet18(
     shape: tuple[int, ...], classes: int, *, stem: str = "cifar", weights: str | None = None, enlarge: int | None = None
 ) -> nn.Module:
-    """ResNet-18 from scratch, or from `weights` with torchvision's names, whatever their last layer's classes.
+    """Build a ResNet-18 from scratch or from pretrained weights.
 
-    `enlarge` scales images to that many pixels first, as networks trained on large images want them.
+    Parameters
+    ----------
+    shape
+        Shape of one image: channels, height, width.
+    classes
+        Number of classes.
+    stem
+        "cifar" for small images, "imagenet" for the stem of the paper, which pretrained weights have.
+    weights
+        A file, a folder or a name on the hub with weights under torchvision's names. The last layer of the weights
+        may have any number of classes; it is not loaded if its size differs.
+    enlarge
+        Height and width in pixels to which images are scaled first, for networks that were trained on large images.
 
+    Returns
+    -------
+    nn.Module
+        A network that maps floats (batch, channels, height, width) to logits (batch, classes).
+
+    Raises
+    ------
+    TrustmixError
+        If the inputs are not images, the stem is unknown, or the weights are of another architecture.
+
+    Examples
+    --------
     >>> sum(p.numel() for p in resnet18((3, 32, 32), 10).parameters())
     11173962
     >>> resnet18((3, 32, 32), 10)(torch.zeros(2, 3, 32, 32)).shape

@@ -1,13 +1,17 @@
-"""Models: built the same everywhere, checked before they are trained."""
+"""Models are built the same in every process and checked before they are trained."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import trustmix as tm
 from trustmix import TrustmixError
 from trustmix.models import ModelFactory, mlp, validate_model
 
@@ -57,12 +61,12 @@ def test_options_reach_the_function() -> None:
     assert validate_model(factory(source="own_network", bias=False), IMAGES).state_dict().keys() == {"1.weight"}
 
 
-def test_uint8_images_are_scaled_inside_the_model() -> None:
-    scaled = ModelFactory("mlp", None, {}, (3, 2, 2), 10, scale=((0.5, 0.25, 0.0), (0.5, 0.25, 1.0)))()
+def test_uint8_images_are_normalized_inside_the_model() -> None:
+    normalized = ModelFactory("mlp", None, {}, (3, 2, 2), 10, scale=((0.5, 0.25, 0.0), (0.5, 0.25, 1.0)))()
     images = torch.randint(0, 256, (5, 3, 2, 2), dtype=torch.uint8)
     by_hand = images.float() / 255
     by_hand = (by_hand - torch.tensor([0.5, 0.25, 0]).view(3, 1, 1)) / torch.tensor([0.5, 0.25, 1]).view(3, 1, 1)
-    torch.testing.assert_close(scaled(images), scaled[1](by_hand))  # type: ignore[index]
+    torch.testing.assert_close(normalized(images), normalized[1](by_hand))  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +84,28 @@ def test_uint8_images_are_scaled_inside_the_model() -> None:
 def test_a_model_that_does_not_fit_is_refused_before_training(model: ModelFactory, sentence: str) -> None:
     with pytest.raises(TrustmixError, match=sentence):
         validate_model(model, IMAGES)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("dtype", [np.int64, np.int16])
+def test_whole_numbers_other_than_uint8_images_are_refused_with_their_type(
+    name: str, dtype: type[np.integer[Any]], tmp_path: Path
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8))
+    labels = np.arange(60) % 3
+    x = images.astype(dtype)
+    np.savez(tmp_path / "whole.npz", x_train=x, y_train=labels, x_test=x[:6], y_test=labels[:6])
+    recipe = {"data": {"name": "npz", "path": str(tmp_path / "whole.npz")}, "model": {"name": name}, "clients": 2}
+    sizes = {"split": {"samples_per_client": 8}, "public": {"samples": 10}}
+    sentence = rf'"{name}" takes float32 inputs, but those of the data are torch.{np.dtype(dtype)}: convert numbers to'
+    with pytest.raises(TrustmixError, match=sentence):
+        tm.run({**recipe, **sizes})
+
+
+def test_token_ids_outside_the_vocabulary_are_no_fault_of_their_type() -> None:
+    tokens = torch.full((2, 4), 40_000)
+    with pytest.raises(TrustmixError, match=r"fails on inputs \(2, 4\): index out of range"):
+        validate_model(ModelFactory("bert-tiny", shape=(4,), classes=3), tokens)
 
 
 FACTS = """
@@ -100,7 +126,11 @@ def test_the_number_of_threads_changes_neither_the_split_nor_the_initial_models(
     found = {}
     for threads in ("1", "2"):
         run = subprocess.run(
-            [sys.executable, "-c", FACTS], env={"OMP_NUM_THREADS": threads}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", FACTS],
+            env={**os.environ, "OMP_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         count, digest = run.stdout.split()
         found[count] = digest
