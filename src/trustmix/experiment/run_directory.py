@@ -105,7 +105,7 @@ def ensure_empty(folder: Path) -> None:
     """Refuse a folder that is a file or holds somebody's files."""
     if folder.is_file():
         raise TrustmixError(f"{folder} is a file; --out must be a new or an empty directory.")
-    if folder.exists() and any(found.suffix != ".tmp" for found in folder.iterdir()):
+    if folder.exists() and any(file.name != storage.LOCK_FILE and file.suffix != ".tmp" for file in folder.iterdir()):
         raise TrustmixError(f"{folder} holds other files; choose an empty or a new directory.")
 
 

@@ -126,6 +126,8 @@ def sweep(
     if any(not _finished(folder, run) for run in runs):
         fitting = max_parallel_jobs(run.recipe for run in runs)  # builds every model once, whatever `jobs` is
         jobs = jobs or fitting
+    if not (folder / "sweep.json").exists():
+        ensure_empty(folder)  # before a lock file is put into a directory of other files
     with storage.lock_directory(folder):
         _record(folder, over, runs)
         with closing(_play(folder, runs, min(jobs or 1, len(runs)), watch or (lambda _: None))) as played:
@@ -358,9 +360,9 @@ def _reason(code: int, log: str) -> str:
     >>> _reason(-15, ""), _reason(1, "Traceback ...\nValueError: boom\n\n")
     ('it was killed (SIGTERM)', 'ValueError: boom')
     """
-    if code == -signal.SIGKILL:
-        return "it was killed (SIGKILL), as the system does when memory runs out; fewer --jobs need less"
     if code < 0:
-        return f"it was killed ({signal.Signals(-code).name})"
+        name = signal.Signals(-code).name
+        hint = ", as the system does when memory runs out; fewer --jobs need less" if name == "SIGKILL" else ""
+        return f"it was killed ({name}){hint}"
     said = log.strip().splitlines()
     return said[-1].strip() if said else f"it ended with exit code {code}"

@@ -29,8 +29,8 @@ def main(sweep: str, name: str, workers: str, parent: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         die_with_parent()
-    if os.getppid() != int(parent):
-        sys.exit("The sweep ended before the run began.")
+        if os.getppid() != int(parent):
+            sys.exit("The sweep ended before the run began.")
     try:
         run_cell(Path(sweep), name, int(workers))
     except TrustmixError as error:
