@@ -14,6 +14,7 @@ from pathlib import Path
 from trustmix import storage
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.recipe import Recipe
+from trustmix.experiment.toml_settings import toml_value
 from trustmix.federation import Checkpoint, History, Method, Round
 
 
@@ -102,7 +103,18 @@ class RunDirectory:
 
 
 def ensure_empty(folder: Path) -> None:
-    """Refuse a folder that is a file or holds somebody's files."""
+    """Refuse a directory that holds files of other programs; a lock or a half-written file of ours does not count.
+
+    Parameters
+    ----------
+    folder
+        A directory, which need not exist.
+
+    Raises
+    ------
+    TrustmixError
+        If it is a file or holds other files.
+    """
     if folder.is_file():
         raise TrustmixError(f"{folder} is a file; --out must be a new or an empty directory.")
     if folder.exists() and any(file.name != storage.LOCK_FILE and file.suffix != ".tmp" for file in folder.iterdir()):
@@ -117,11 +129,33 @@ def _same_recipe(file: Path, recipe: Recipe) -> Recipe:
 
 
 def ensure_same_recipe(folder: Path, begun: Recipe, recipe: Recipe) -> None:
-    """Refuse to go on in the folder with another recipe than it was begun with."""
+    """Refuse to resume a run with another recipe.
+
+    Parameters
+    ----------
+    folder
+        The run directory, for the error message.
+    begun
+        The recipe that the run began with.
+    recipe
+        The recipe to go on with.
+
+    Raises
+    ------
+    TrustmixError
+        If they differ; the message names the settings that do.
+    """
     if begun != recipe:
-        before, after = set(begun.toml().splitlines()), set(recipe.toml().splitlines())
+        before, after = set(_settings(begun)), set(_settings(recipe))
         changed = ", ".join(sorted(before - after)) or "a setting less"
         now = ", ".join(sorted(after - before)) or "a setting less"
         raise TrustmixError(
             f"{folder} was begun with {changed}, and this recipe has {now}; resume with the same recipe."
         )
+
+
+def _settings(recipe: Recipe) -> Iterator[str]:
+    """Every setting as 'section.key = value'."""
+    for key, value in recipe.model_dump(mode="json", exclude_none=True).items():
+        inner = {f"{key}.{name}": entry for name, entry in value.items()} if isinstance(value, dict) else {key: value}
+        yield from (f"{name} = {toml_value(entry)}" for name, entry in inner.items())
