@@ -2,20 +2,29 @@
 
 Every write is atomic: a temporary file is flushed to disk and renamed over the target, so a reader finds the old file
 or the new one, complete.
+
+Records carry the version of their format under the key `format`; a record without it is of version 1. A new field does
+not change the version, since readers ignore fields that they do not know; anything that they would misread does.
 """
 
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors.torch
 import torch
 from filelock import FileLock, Timeout
 
 from trustmix.errors import StorageError, TrustmixError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+RecordT = TypeVar("RecordT", bound="DataclassInstance")
 
 METADATA = "trustmix"
 """The key of our metadata in the header of a safetensors file."""
@@ -178,11 +187,32 @@ def read_json(path: Path) -> Any:
     StorageError
         If the file cannot be read or is not JSON.
     """
-    data = read_bytes(path)
+    return parse_json(read_bytes(path), str(path))
+
+
+def parse_json(text: str | bytes, source: str) -> Any:
+    """Parse JSON.
+
+    Parameters
+    ----------
+    text
+        JSON.
+    source
+        The name of the text in an error message.
+
+    Returns
+    -------
+    Its value.
+
+    Raises
+    ------
+    StorageError
+        If the text is not JSON.
+    """
     try:
-        return json.loads(data)
+        return json.loads(text)
     except ValueError as error:
-        raise StorageError(f"{path} is not valid JSON ({error}).") from error
+        raise StorageError(f"{source} is not valid JSON ({error}).") from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any] | None = None) -> None:
@@ -223,6 +253,114 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return unpack(read_bytes(path), str(path))
 
 
+def check_format(found: object, supported: int, source: str) -> None:
+    """Refuse a version of a format that this version of trustmix does not read.
+
+    Parameters
+    ----------
+    found
+        The version in the file.
+    supported
+        The newest version that is read.
+    source
+        The name of the file in an error message.
+
+    Raises
+    ------
+    StorageError
+        If the version is newer or is no version.
+
+    Examples
+    --------
+    >>> check_format(2, 1, "run/recipe.toml")
+    Traceback (most recent call last):
+    ...
+    trustmix.errors.StorageError: run/recipe.toml has format 2; this version of trustmix reads format 1: upgrade it.
+    """
+    if type(found) is not int or not 1 <= found <= supported:
+        raise StorageError(
+            f"{source} has format {found!r}; this version of trustmix reads format {supported}: upgrade it."
+        )
+
+
+def validate_record(record: object, supported: int, source: str) -> dict[str, Any]:
+    """Check that a record is an object of a format that this version of trustmix reads.
+
+    Parameters
+    ----------
+    record
+        A JSON value that was read; without the key `format` it is of version 1.
+    supported
+        The newest version that is read.
+    source
+        The name of the record in an error message.
+
+    Returns
+    -------
+    dict
+        The fields of the record without `format`.
+
+    Raises
+    ------
+    StorageError
+        If the record is not an object or is of a newer version.
+
+    Examples
+    --------
+    >>> validate_record({"format": 1, "round": 3}, 1, "rounds.jsonl")
+    {'round': 3}
+    """
+    if not isinstance(record, dict):
+        raise StorageError(f"{source} holds {json.dumps(record)[:60]} where an object with named fields belongs.")
+    check_format(record.get("format", 1), supported, source)
+    return {key: value for key, value in record.items() if key != "format"}
+
+
+def select_fields(kind: type["DataclassInstance"], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the entries that a dataclass has a field for; a newer trustmix may have written more.
+
+    Parameters
+    ----------
+    kind
+        A dataclass.
+    found
+        Values by name.
+
+    Returns
+    -------
+    The values whose names are fields of the dataclass.
+    """
+    known = {field.name for field in fields(kind)}
+    return {name: value for name, value in found.items() if name in known}
+
+
+def parse_record(kind: type[RecordT], record: object, supported: int, source: str) -> RecordT:
+    """Build a dataclass from a record of it; fields that the dataclass does not have are ignored.
+
+    Parameters
+    ----------
+    kind
+        A dataclass.
+    record, supported, source
+        As in `validate_record`.
+
+    Returns
+    -------
+    The instance.
+
+    Raises
+    ------
+    StorageError
+        If the record is not an object, is of another version, or lacks a field.
+    """
+    found = select_fields(kind, validate_record(record, supported, source))
+    required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in required if name not in found]
+    if missing:
+        raise StorageError(f"{source} is no record of a {kind.__name__}; it lacks {', '.join(missing)}.")
+    return kind(**found)
+
+
 @contextmanager
 def lock_directory(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold the lock of a directory, which is created if it does not exist.
@@ -258,17 +396,3 @@ def lock_directory(folder: Path, *, wait: bool = False) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def check_format(found: Any, supported: int, source: str) -> None:
-    """Refuse a file of a newer format than this version reads.
-
-    >>> check_format(2, 1, "run/recipe.toml")
-    Traceback (most recent call last):
-    ...
-    trustmix.errors.StorageError: run/recipe.toml has format 2; this version of trustmix reads format 1: upgrade it.
-    """
-    if not isinstance(found, int) or found > supported:
-        raise StorageError(
-            f"{source} has format {found}; this version of trustmix reads format {supported}: upgrade it."
-        )

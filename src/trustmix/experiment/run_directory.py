@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trustmix import storage
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.toml_settings import toml_value
 from trustmix.federation import Checkpoint, History, Method, Round
+from trustmix.federation.history import SUMMARY_FORMAT
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class RunDirectory:
 
     def _forget_after(self, last: int) -> None:
         """Drop lines that were written but not committed; they will be told again."""
-        kept = [line for line in self._lines() if Round.from_line(line).round <= last]
+        kept = [line for line, found in zip(self._lines(), self.rounds(), strict=True) if found.round <= last]
         storage.write_bytes(self.path / "rounds.jsonl", "".join(line + "\n" for line in kept).encode())
 
     def _lines(self) -> list[str]:
@@ -84,13 +86,14 @@ class RunDirectory:
 
     def rounds(self) -> list[Round]:
         """The rounds so far."""
-        return [Round.from_line(line) for line in self._lines()]
+        file = self.path / "rounds.jsonl"
+        return [Round.from_json(line, f"{file}, line {number}") for number, line in enumerate(self._lines(), 1)]
 
     def append(self, line: Round) -> None:
         """Write one more round."""
         try:
             with open(self.path / "rounds.jsonl", "a", encoding="utf-8") as file:
-                file.write(line.line() + "\n")
+                file.write(line.to_json() + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -99,7 +102,12 @@ class RunDirectory:
     def finish(self, history: History, method: Method) -> None:
         """Write the summary, which marks the run as over; a report takes the method's label and colour from it."""
         names = {"label": method.label, "colour": method.colour}
-        storage.write_json(self.path / "summary.json", {**history.summary(), **names})
+        storage.write_json(self.path / "summary.json", {"format": SUMMARY_FORMAT, **history.summary(), **names})
+
+    def summary(self) -> dict[str, Any]:
+        """Read the summary of a finished run: the figures of `History.summary` by name."""
+        file = self.path / "summary.json"
+        return storage.validate_record(storage.read_json(file), SUMMARY_FORMAT, str(file))
 
 
 def ensure_empty(folder: Path) -> None:

@@ -28,6 +28,8 @@ from trustmix.experiment.run_directory import RunDirectory, ensure_empty, ensure
 from trustmix.experiment.tables import Result, ResultTable, cells_csv, format_value, latex, markdown, pivot, runs_csv
 from trustmix.experiment.toml_settings import parse_value, toml_value
 
+SWEEP_FORMAT = 1
+"""The version of sweep.json."""
 PAUSE = 0.05
 """Seconds between two looks at the processes."""
 MOST_SEEDS = 10_000
@@ -255,10 +257,8 @@ def _record(folder: Path, over: Mapping[str, Sequence[Any]], runs: Sequence[Swee
     if not file.exists():
         ensure_empty(folder)
     else:
-        now, record = {run.name: run.recipe for run in runs}, storage.read_json(file)
-        if not isinstance(record, dict) or not isinstance(record.get("runs"), dict):
-            raise TrustmixError(f"{file} is no record of a sweep; choose another --out.")
-        for name, begun in record["runs"].items():
+        now = {run.name: run.recipe for run in runs}
+        for name, begun in read_sweep_recipes(folder).items():
             if name not in now:
                 raise TrustmixError(
                     f"{folder} holds a sweep with {name}, which this one leaves out; keep it in, or use another --out."
@@ -266,7 +266,31 @@ def _record(folder: Path, over: Mapping[str, Sequence[Any]], runs: Sequence[Swee
             ensure_same_recipe(folder / name, Recipe.load(begun), now[name])
     recipes = {run.name: run.recipe.model_dump(mode="json", exclude_none=True) for run in runs}
     seeds = list(dict.fromkeys(run.seed for run in runs))
-    storage.write_json(file, {"over": over, "seeds": seeds, "runs": recipes})
+    storage.write_json(file, {"format": SWEEP_FORMAT, "over": over, "seeds": seeds, "runs": recipes})
+
+
+def read_sweep_recipes(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read what a sweep directory records of its runs.
+
+    Parameters
+    ----------
+    folder
+        The directory of the sweep, which holds a sweep.json.
+
+    Returns
+    -------
+    The settings of every run by the name of its directory inside the sweep's.
+
+    Raises
+    ------
+    TrustmixError
+        If the file is no record of a sweep or is of a newer format.
+    """
+    file = folder / "sweep.json"
+    recipes = storage.validate_record(storage.read_json(file), SWEEP_FORMAT, str(file)).get("runs")
+    if not isinstance(recipes, dict):
+        raise TrustmixError(f"{file} is no record of a sweep.")
+    return recipes
 
 
 def _finished(folder: Path, run: SweepRun) -> bool:
@@ -274,7 +298,7 @@ def _finished(folder: Path, run: SweepRun) -> bool:
 
 
 def _result(folder: Path, run: SweepRun) -> Result:
-    return Result(run.settings, run.seed, storage.read_json(folder / run.name / "summary.json"))
+    return Result(run.settings, run.seed, RunDirectory(folder / run.name).summary())
 
 
 def _write_tables(found: Sweep) -> None:
@@ -345,8 +369,7 @@ class _Process:
         if code != 0:
             return RunOutcome(self.run, seconds, reason=_reason(code, self._log.read_text("utf-8", "replace")))
         self._log.unlink()
-        summary = storage.read_json(self._folder / "summary.json")
-        return RunOutcome(self.run, seconds, accuracy=summary["best_accuracy"])
+        return RunOutcome(self.run, seconds, accuracy=RunDirectory(self._folder).summary()["best_accuracy"])
 
     def kill(self) -> None:
         """End it at once; a run directory can take that."""

@@ -11,6 +11,10 @@ from typing import Any
 from trustmix import storage
 from trustmix.aggregation.base import StateDict
 from trustmix.errors import StorageError
+from trustmix.federation.history import Round
+
+SERVER_FORMAT = 1
+"""The version of checkpoint/server.json."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,13 @@ class Checkpoint:
         manifest = self.folder / "server.json"
         if not manifest.exists():
             return ServerState()
-        fields = storage.read_json(manifest)
+        fields = storage.validate_record(storage.read_json(manifest), SERVER_FORMAT, str(manifest))
         try:
+            pending = fields["pending"] and storage.select_fields(Round, fields["pending"])
             teacher = storage.read_bytes(self.folder / fields["teacher"]) if fields["teacher"] else None
             memory = storage.read_tensors(self.folder / fields["memory"])[0] if fields["memory"] else {}
-            return ServerState(int(fields["exchange"]), teacher, fields["pending"], memory)
-        except (KeyError, TypeError) as error:
+            return ServerState(int(fields["exchange"]), teacher, pending, memory)
+        except (KeyError, TypeError, AttributeError) as error:
             raise StorageError(f"{manifest} is not a checkpoint of trustmix ({error}).") from error
 
     def commit(self, progress: ServerState) -> None:
@@ -52,7 +57,7 @@ class Checkpoint:
         if remembered is not None:
             storage.write_tensors(self.folder / remembered, progress.memory)
         fields = {"exchange": progress.exchange, "teacher": name, "pending": progress.pending, "memory": remembered}
-        storage.write_json(self.folder / "server.json", fields)
+        storage.write_json(self.folder / "server.json", {"format": SERVER_FORMAT, **fields})
         for old in [*self.folder.glob("teacher-*.message"), *self.folder.glob("memory-*.safetensors")]:
             if old.name not in (name, remembered):
                 old.unlink(missing_ok=True)

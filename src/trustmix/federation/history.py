@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trustmix.errors import StorageError
+from trustmix import storage
+
+ROUND_FORMAT = 1
+"""The version of a line of rounds.jsonl."""
+SUMMARY_FORMAT = 1
+"""The version of summary.json."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +65,36 @@ class Round:
     seconds: dict[str, float] = field(default_factory=dict)
     """Time of each stage, summed over clients."""
 
-    def line(self) -> str:
-        """The round as one line of JSON."""
-        return json.dumps(asdict(self))
+    def to_json(self) -> str:
+        """Format the round as one line of JSON, with the version of its format."""
+        return json.dumps({"format": ROUND_FORMAT, **asdict(self)})
 
     @classmethod
-    def from_line(cls, line: str) -> "Round":
-        """The round of a line of JSON."""
-        try:
-            return cls(**json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise StorageError(f"This line of rounds.jsonl tells no round ({error}): {line[:60]}") from error
+    def from_json(cls, line: str, source: str = "rounds.jsonl") -> "Round":
+        """Parse a line that `to_json` wrote.
+
+        Parameters
+        ----------
+        line
+            One line of rounds.jsonl; fields that this version of trustmix does not know are ignored.
+        source
+            The name of the line in an error message.
+
+        Returns
+        -------
+        The round.
+
+        Raises
+        ------
+        StorageError
+            If the line is anything else or is of a newer format.
+
+        Examples
+        --------
+        >>> Round.from_json(Round(3, "suwa").to_json()).round
+        3
+        """
+        return storage.parse_record(cls, storage.parse_json(line, source), ROUND_FORMAT, source)
 
 
 @dataclass(frozen=True)
