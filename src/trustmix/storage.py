@@ -44,7 +44,8 @@ def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any] | None
 
     Returns
     -------
-    The bytes of a safetensors file.
+    bytes
+        The bytes of a safetensors file.
 
     Examples
     --------
@@ -75,7 +76,8 @@ def unpack(data: bytes, source: str = "the data") -> tuple[dict[str, torch.Tenso
 
     Returns
     -------
-    The tensors and the metadata.
+    tuple of dict
+        The tensors and the metadata.
 
     Raises
     ------
@@ -139,7 +141,8 @@ def read_bytes(path: Path) -> bytes:
 
     Returns
     -------
-    Its content.
+    bytes
+        Its content.
 
     Raises
     ------
@@ -180,7 +183,8 @@ def read_json(path: Path) -> Any:
 
     Returns
     -------
-    Its value.
+    object
+        Its value.
 
     Raises
     ------
@@ -202,7 +206,8 @@ def parse_json(text: str | bytes, source: str) -> Any:
 
     Returns
     -------
-    Its value.
+    object
+        Its value.
 
     Raises
     ------
@@ -243,7 +248,8 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
     Returns
     -------
-    The tensors and the metadata.
+    tuple of dict
+        The tensors and the metadata.
 
     Raises
     ------
@@ -328,7 +334,8 @@ def select_fields(kind: type["DataclassInstance"], found: Mapping[str, Any]) -> 
 
     Returns
     -------
-    The values whose names are fields of the dataclass.
+    dict
+        The values whose names are fields of the dataclass.
     """
     known = {field.name for field in fields(kind)}
     return {name: value for name, value in found.items() if name in known}
@@ -346,7 +353,8 @@ def parse_record(kind: type[RecordT], record: object, supported: int, source: st
 
     Returns
     -------
-    The instance.
+    dataclass instance
+        The instance.
 
     Raises
     ------

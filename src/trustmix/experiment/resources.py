@@ -32,7 +32,8 @@ def max_parallel_jobs(recipes: Iterable[Recipe]) -> int:
 
     Returns
     -------
-    The number of runs, at least 1.
+    int
+        The number of runs, at least 1.
 
     Examples
     --------
@@ -65,7 +66,8 @@ def memory_needed(recipe: Recipe) -> float:
 
     Returns
     -------
-    Bytes.
+    float
+        Bytes.
 
     Examples
     --------

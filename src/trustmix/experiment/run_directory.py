@@ -1,7 +1,8 @@
-"""A run directory, the record of a run: recipe.toml (resolved), rounds.jsonl (a line a round), summary.json, models/.
+"""A run directory is the record of a run.
 
-In trust/ is whom the teacher trusted, a file a round (see `federation.witness`); `trustmix report` shows it. Its
-checkpoint/ lets the run go on after it was stopped; whatever is written is whole or not there.
+It holds recipe.toml (resolved), rounds.jsonl (one line per round), summary.json (once the run is finished), models/,
+trust/ (one file per round, see `callbacks.trust_log`), theory.jsonl (see `theory.probe`) and checkpoint/, from which a
+stopped run is resumed. Files are written atomically; `.lock` keeps a second process out.
 """
 
 import os
@@ -22,24 +23,47 @@ from trustmix.federation.history import SUMMARY_FORMAT
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The record of one run."""
+    """The files of one run.
+
+    Parameters
+    ----------
+    path
+        The directory, which need not exist.
+    """
 
     path: Path
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The server's state."""
+        """The state of the server after the last committed round."""
         return Checkpoint(self.path / "checkpoint")
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over."""
+        """Whether the run has ended."""
         return (self.path / "summary.json").exists()
 
     def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> Recipe:
-        """Refuse what would damage or confuse: somebody's other files, a run already there, another recipe.
+        """Check that a run can start or be resumed here.
 
-        Gives the recipe to run: of a run that is resumed, the one it began with.
+        Parameters
+        ----------
+        recipe
+            The recipe to run.
+        resume
+            Whether to resume a run that is here.
+        overwrite
+            Whether to replace a run that is here.
+
+        Returns
+        -------
+        Recipe
+            The recipe to run; for a run that is resumed, the one that it began with.
+
+        Raises
+        ------
+        TrustmixError
+            If the directory holds other files, a run without `resume` or `overwrite`, or a run of another recipe.
         """
         file = self.path / "recipe.toml"
         if resume and overwrite:
@@ -56,43 +80,77 @@ class RunDirectory:
 
     @contextmanager
     def begin(self, recipe: Recipe, *, overwrite: bool) -> Iterator[None]:
-        """The directory, ready for a new run, one started anew or one that goes on from its last commit.
+        """Prepare the directory for a new run, or for resuming from the last commit, and lock it for the context.
 
-        Inside, the run is locked: a second process that tries the same directory is refused.
+        Parameters
+        ----------
+        recipe
+            The recipe to run.
+        overwrite
+            Whether to remove a run that is here.
+
+        Raises
+        ------
+        TrustmixError
+            As `check`, and if another process runs here.
         """
         with storage.lock_directory(self.path):
-            self.check(recipe, resume=not overwrite, overwrite=overwrite)  # once more, now that nobody else can write
+            self.check(recipe, resume=not overwrite, overwrite=overwrite)  # again, now that no other process can write
             if overwrite:
-                # the recipe last: until it is gone, the directory is still known as a run's
-                told = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "report.html")
-                for name in ("checkpoint/server.json", "summary.json", *told):
-                    (self.path / name).unlink(missing_ok=True)
-                for name in ("checkpoint", "models", "trust"):
-                    shutil.rmtree(self.path / name, ignore_errors=True)
-                (self.path / "recipe.toml").unlink(missing_ok=True)
+                self._remove_run()
             storage.write_bytes(self.path / "recipe.toml", recipe.toml().encode())
-            self._forget_after(self.checkpoint.load().exchange - 1)
+            self._drop_rounds_after(self.checkpoint.load().exchange - 1)
             yield
 
-    def _forget_after(self, last: int) -> None:
-        """Drop lines that were written but not committed; they will be told again."""
+    def _remove_run(self) -> None:
+        records = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "report.html")
+        for name in ("checkpoint/server.json", "summary.json", *records):
+            (self.path / name).unlink(missing_ok=True)
+        for name in ("checkpoint", "models", "trust"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        (self.path / "recipe.toml").unlink(missing_ok=True)  # last: it marks the directory as that of a run
+
+    def _drop_rounds_after(self, last: int) -> None:
+        """Remove lines that were written but not committed; the resumed run writes them again."""
         kept = [line for line, found in zip(self._lines(), self.rounds(), strict=True) if found.round <= last]
         storage.write_bytes(self.path / "rounds.jsonl", "".join(line + "\n" for line in kept).encode())
 
     def _lines(self) -> list[str]:
-        """Whole lines of rounds.jsonl; a torn last line, without its end, does not count."""
+        """The lines of rounds.jsonl, without a last line that a crash has cut."""
         file = self.path / "rounds.jsonl"
         return file.read_text("utf-8").split("\n")[:-1] if file.exists() else []
 
     def rounds(self) -> list[Round]:
-        """The rounds so far."""
+        """Read the rounds so far.
+
+        Returns
+        -------
+        list of Round
+            In the order of the file.
+
+        Raises
+        ------
+        StorageError
+            If a line is no round or is of a newer format.
+        """
         file = self.path / "rounds.jsonl"
         return [Round.from_json(line, f"{file}, line {number}") for number, line in enumerate(self._lines(), 1)]
 
     def append(self, line: Round) -> None:
-        """Write one more round."""
+        """Append a round to rounds.jsonl.
+
+        Parameters
+        ----------
+        line
+            The round.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be written.
+        """
         try:
-            with open(self.path / "rounds.jsonl", "a", encoding="utf-8") as file:
+            with open(self.path / "rounds.jsonl", "a", encoding="utf-8", newline="\n") as file:
                 file.write(line.to_json() + "\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -100,12 +158,31 @@ class RunDirectory:
             raise StorageError(f"Could not write {self.path / 'rounds.jsonl'}: {error.strerror}.") from error
 
     def finish(self, history: History, method: Method) -> None:
-        """Write the summary, which marks the run as over; a report takes the method's label and colour from it."""
+        """Write summary.json, which marks the run as finished.
+
+        Parameters
+        ----------
+        history
+            All rounds.
+        method
+            The method of the run; a report takes its label and colour from the summary.
+        """
         names = {"label": method.label, "colour": method.colour}
         storage.write_json(self.path / "summary.json", {"format": SUMMARY_FORMAT, **history.summary(), **names})
 
     def summary(self) -> dict[str, Any]:
-        """Read the summary of a finished run: the figures of `History.summary` by name."""
+        """Read summary.json of a finished run.
+
+        Returns
+        -------
+        dict
+            The figures of `History.summary`, and label and colour of the method.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be read or is of a newer format.
+        """
         file = self.path / "summary.json"
         return storage.validate_record(storage.read_json(file), SUMMARY_FORMAT, str(file))
 
@@ -130,7 +207,7 @@ def ensure_empty(folder: Path) -> None:
 
 
 def _same_recipe(file: Path, recipe: Recipe) -> Recipe:
-    """The recipe that the run began with, if it is this one; what was left to the engine was settled then."""
+    """The recipe that the run began with, if it equals this one; the engine's choices were made at that time."""
     begun = Recipe.load(file)
     ensure_same_recipe(file.parent, begun, recipe.resolve_engine(begun.engine.model_dump()))
     return begun

@@ -68,7 +68,8 @@ def read_inputs(folder: str | Path) -> InputSpec:
 
     Returns
     -------
-    Shape, type and scale of the inputs, and the names of the classes.
+    InputSpec
+        Shape, type and scale of the inputs, and the names of the classes.
 
     Raises
     ------

@@ -279,7 +279,8 @@ def read_sweep_recipes(folder: Path) -> dict[str, dict[str, Any]]:
 
     Returns
     -------
-    The settings of every run by the name of its directory inside the sweep's.
+    dict
+        The settings of every run by the name of its directory inside the sweep's.
 
     Raises
     ------

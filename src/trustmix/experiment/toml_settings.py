@@ -22,7 +22,8 @@ def read(file: Path) -> dict[str, Any]:
 
     Returns
     -------
-    The settings by key; a section is a dictionary.
+    dict
+        The settings by key; a section is a dictionary.
 
     Raises
     ------
@@ -50,7 +51,8 @@ def parse(text: str, where: str) -> dict[str, Any]:
 
     Returns
     -------
-    The settings by key; a section is a dictionary.
+    dict
+        The settings by key; a section is a dictionary.
 
     Raises
     ------
@@ -117,7 +119,8 @@ def parse_value(text: str) -> Any:
 
     Returns
     -------
-    The value.
+    object
+        The value.
 
     Examples
     --------
@@ -141,7 +144,8 @@ def write(fields: Mapping[str, Any]) -> str:
 
     Returns
     -------
-    The document.
+    str
+        The document.
 
     Examples
     --------
@@ -172,7 +176,8 @@ def toml_value(value: Any) -> str:
 
     Returns
     -------
-    The text.
+    str
+        The text.
 
     Raises
     ------

@@ -112,7 +112,8 @@ class Measurement:
 
         Returns
         -------
-        The measurement.
+        Measurement
+            The measurement.
 
         Raises
         ------
