@@ -15,7 +15,7 @@ from trustmix.callbacks.trust_log import RoundTrust
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.saved_models import read_inputs
 from trustmix.experiment.sweep import read_sweep_recipes
-from trustmix.federation.checkpoint import ServerState
+from trustmix.federation.state import ServerState
 from trustmix.report.load import load_study
 from trustmix.report.trust_map import trusted
 from trustmix.theory.probe import read_measurements
