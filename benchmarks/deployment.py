@@ -8,8 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 COMMAND = [sys.executable, "-m", "trustmix.cli"]
 
@@ -109,14 +112,8 @@ class Deployment:
 
 def child_of(parent: int, program: str) -> int:
     """The process id of a running child by its program."""
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal():
-            continue
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            command = (folder / "cmdline").read_bytes().decode()
-        except OSError:
-            continue  # it has just ended
-        if int(fields[1]) == parent and program in command and fields[0] != "Z":
-            return int(folder.name)
+    for child in psutil.Process(parent).children():
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if program in " ".join(child.cmdline()):
+                return int(child.pid)
     raise LookupError(f"process {parent} has no child {program}")

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from sklearn.mixture import GaussianMixture
 
@@ -230,12 +231,11 @@ def machine() -> dict[str, Any]:
         if info.exists()
         else []
     )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cpu": names[0] if names else platform.processor(),
         "cores": cores(),
-        "memory_gb": round(memory),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }

@@ -1,5 +1,7 @@
 """Files: whole or not at all, and never executed."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -63,3 +65,30 @@ def test_a_folder_is_held_by_one_and_others_are_refused_or_wait(tmp_path: Path) 
         order.append("first")
     second.join()
     assert order == ["first", "second"]
+
+
+def test_a_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
+    hold = (
+        "import sys, time\nfrom pathlib import Path\nfrom trustmix.storage import lock_directory\n"
+        "with lock_directory(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(TrustmixError, match="Another process is running in"), lock_directory(tmp_path):
+            pass
+        holder.kill()
+    with lock_directory(tmp_path):
+        pass
+
+
+def test_a_directory_that_cannot_be_made_or_locked_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file where a folder should be")
+    with pytest.raises(StorageError, match=r"Could not make the directory .*file"), lock_directory(tmp_path / "file"):
+        pass
+    (tmp_path / "folder" / ".lock").mkdir(parents=True)
+    with (
+        pytest.raises(StorageError, match="Could not lock the directory"),
+        lock_directory(tmp_path / "folder"),
+    ):
+        pass

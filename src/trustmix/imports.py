@@ -1,4 +1,4 @@
-"""What is imported only when it is wanted: a user's own functions, and libraries that are extras."""
+"""Lazy imports: functions of the user's own code, and libraries that are extras."""
 
 import importlib
 import sys
@@ -10,8 +10,27 @@ from trustmix.errors import TrustmixError
 
 
 def import_object(reference: str, key: str) -> Callable[..., Any]:
-    """The function a recipe's key refers to; modules beside the caller (the current folder) are found too.
+    """Import a function or a class by its name; modules in the current directory are found too.
 
+    Parameters
+    ----------
+    reference
+        "package.module:name".
+    key
+        The setting that holds the reference, for the error message.
+
+    Returns
+    -------
+    Callable
+        The function or the class.
+
+    Raises
+    ------
+    TrustmixError
+        If the reference has another form, cannot be imported, or is not callable.
+
+    Examples
+    --------
     >>> import_object("math:sqrt", "model.source")(9.0)
     3.0
     """
@@ -33,8 +52,29 @@ def import_object(reference: str, key: str) -> Callable[..., Any]:
 
 
 def require_extra(module: str, need: str, name: str) -> Any:
-    """A library that is an extra; without it, one sentence says what needs it and how to get it.
+    """Import a library that belongs to an extra.
 
+    Parameters
+    ----------
+    module
+        The module to import.
+    need
+        The setting or the function that needs it, for the error message.
+    name
+        The extra.
+
+    Returns
+    -------
+    module
+        The module; its type is open, since the library may not be installed where types are checked.
+
+    Raises
+    ------
+    TrustmixError
+        If the library is not installed; the message says how to install it.
+
+    Examples
+    --------
     >>> require_extra("no_such_library", "track.mlflow", "track")
     Traceback (most recent call last):
     ...

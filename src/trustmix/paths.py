@@ -1,6 +1,6 @@
-"""Where files are looked for: the path as given, $TRUSTMIX_DATA, the user's cache, Debian's data sets.
+"""Path search for data and weights: the path as given, $TRUSTMIX_DATA, the user's cache, Debian's data sets.
 
-One order for data and weights alike, so that a recipe can say `path = "bert_tiny"` on every machine.
+Data and weights are searched in the same order, so a recipe with `path = "bert_tiny"` works on every machine.
 """
 
 import os
@@ -10,23 +10,35 @@ DEBIAN = Path("/usr/share/datasets")
 
 
 def cache_dir() -> Path:
-    """The user's own folder for what can be made or fetched again."""
+    """Return the user's directory for files that can be made or downloaded again."""
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "trustmix"
 
 
 def search_paths(name: str | Path, *, here: bool = True) -> list[Path]:
-    """The places where a name is looked for, in this order; an absolute path is only itself.
+    """List the paths at which a name is searched, in this order.
 
-    With here = False the current folder is none of them: the name is a data set's, not a path.
+    Parameters
+    ----------
+    name
+        A path or the name of a data set; an absolute path stands for itself alone.
+    here
+        Whether the current directory is searched; not for the name of a data set, which is no path.
 
-    >>> search_paths("/data/cifar10")
-    [PosixPath('/data/cifar10')]
+    Returns
+    -------
+    list of Path
+        The paths, whether they exist or not.
+
+    Examples
+    --------
+    >>> [path.as_posix() for path in search_paths("/data/cifar10")]
+    ['/data/cifar10']
     """
     path = Path(name)
     try:
         path = path.expanduser()
     except RuntimeError:
-        return [path]  # of a user who is not there
+        return [path]  # ~user of a user that the system does not know
     if path.is_absolute():
         return [path]
     base = os.environ.get("TRUSTMIX_DATA")
@@ -35,8 +47,19 @@ def search_paths(name: str | Path, *, here: bool = True) -> list[Path]:
 
 
 def find_path(name: str | Path, *, here: bool = True) -> Path | None:
-    """The first of the places that exists."""
+    """Find a file or a directory.
+
+    Parameters
+    ----------
+    name, here
+        As in `search_paths`.
+
+    Returns
+    -------
+    Path or None
+        The first of the searched paths that exists.
+    """
     try:
-        return next((place for place in search_paths(name, here=here) if place.exists()), None)
+        return next((path for path in search_paths(name, here=here) if path.exists()), None)
     except OSError:
-        return None  # a name too long for any place
+        return None  # a name that is too long for a path

@@ -1,7 +1,7 @@
-"""Everything random has a name: one seed, and a separate stream for each use, derived by hashing its name.
+"""Random streams by name: one seed per run, and a separate stream for each use, derived by hashing its name.
 
-No generator is carried from one use to the next, so a client more, a stage left out or a resumed run changes
-nobody else's numbers, and there is no generator state to save.
+No generator is carried from one use to the next. So another client, a skipped stage or a resumed run does not change
+the numbers of other clients and stages, and there is no generator state to save.
 """
 
 import hashlib
@@ -12,8 +12,22 @@ import torch
 
 
 def derive_seed(seed: int, *name: object) -> int:
-    """The 63-bit seed of the stream with this name.
+    """Derive the seed of a named stream.
 
+    Parameters
+    ----------
+    seed
+        The seed of the run.
+    *name
+        The parts of the stream's name, such as "split" and a client's number.
+
+    Returns
+    -------
+    int
+        63 bits of a hash of seed and name.
+
+    Examples
+    --------
     >>> derive_seed(0, "split", 3) == derive_seed(0, "split", 3)
     True
     >>> derive_seed(0, "split", 3) == derive_seed(0, "split", 4)
@@ -24,24 +38,53 @@ def derive_seed(seed: int, *name: object) -> int:
 
 
 def torch_generator(seed: int, *name: object) -> torch.Generator:
-    """A torch generator at the start of the named stream."""
+    """Create a torch generator at the start of a named stream.
+
+    Parameters
+    ----------
+    seed, *name
+        As in `derive_seed`.
+
+    Returns
+    -------
+    torch.Generator
+        On the CPU.
+    """
     return torch.Generator().manual_seed(derive_seed(seed, *name))
 
 
 def numpy_generator(seed: int, *name: object) -> np.random.Generator:
-    """A NumPy generator at the start of the named stream."""
+    """Create a NumPy generator at the start of a named stream.
+
+    Parameters
+    ----------
+    seed, *name
+        As in `derive_seed`.
+
+    Returns
+    -------
+    numpy.random.Generator
+        The generator.
+    """
     return np.random.default_rng(derive_seed(seed, *name))
 
 
 STATE = slice(24, 24 + 8 * 624)
-"""Where a torch generator's state has the 624 words of its Mersenne twister, 32 bits in 8 bytes each."""
+"""The bytes of a torch generator's state with the 624 words of its Mersenne twister, 32 bits in 8 bytes each."""
 
 
 def secure_generator() -> torch.Generator:
-    """A torch generator that nobody can repeat: its whole state comes from the operating system.
+    """Create a torch generator that cannot be repeated: its whole state comes from the operating system.
 
-    A seed would not do, since torch takes 32 bits of it, which can all be tried.
+    A random seed would not be enough, since torch uses 32 bits of it, and an attacker can try them all.
 
+    Returns
+    -------
+    torch.Generator
+        On the CPU.
+
+    Examples
+    --------
     >>> bool(torch.rand((), generator=secure_generator()) == torch.rand((), generator=secure_generator()))
     False
     """

@@ -1,58 +1,115 @@
-"""Bytes on disk: safetensors and JSON, nothing else, so nothing that is read can execute.
+"""Files on disk: safetensors and JSON only, so that no file that is read can execute code.
 
-Every write is atomic (a temporary file, flushed to disk, then renamed over the target): whoever reads finds the
-old file or the new one, whole, whatever happened in between.
+Every write is atomic: a temporary file is flushed to disk and renamed over the target, so a reader finds the old file
+or the new one, complete.
+
+Records carry the version of their format under the key `format`; a record without it is of version 1. A new field does
+not change the version, since readers ignore fields that they do not know; anything that they would misread does.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors.torch
 import torch
+from filelock import FileLock, Timeout
 
 from trustmix.errors import StorageError, TrustmixError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+RecordT = TypeVar("RecordT", bound="DataclassInstance")
+
 METADATA = "trustmix"
+"""The key of our metadata in the header of a safetensors file."""
+LOCK_FILE = ".lock"
+"""The file that `lock_directory` leaves in a directory."""
 
 
 def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
-    """Tensors and JSON-able metadata as one safetensors byte string.
+    """Serialize tensors and metadata as one safetensors byte string.
 
+    Parameters
+    ----------
+    tensors
+        Tensors by name; tensors that share memory are written as copies.
+    metadata
+        Values that JSON can hold, by name.
+
+    Returns
+    -------
+    bytes
+        The bytes of a safetensors file.
+
+    Examples
+    --------
     >>> tensors, metadata = unpack(pack({"a": torch.ones(2)}, {"round": 3}))
     >>> tensors["a"].tolist(), metadata
     ([1.0, 1.0], {'round': 3})
     """
-    facts = {METADATA: json.dumps(metadata or {})}  # one entry, since safetensors writes several in random order
+    header = {METADATA: json.dumps(metadata or {})}  # one entry, since safetensors writes several in random order
     plain: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for key, value in tensors.items():
         tensor = value.detach().cpu().contiguous()
-        place = tensor.untyped_storage().data_ptr()
-        plain[key] = tensor.clone() if place in seen else tensor  # safetensors refuses tied weights
-        seen.add(place)
-    return safetensors.torch.save(plain, facts)
+        address = tensor.untyped_storage().data_ptr()
+        plain[key] = tensor.clone() if address in seen else tensor  # safetensors refuses tied weights
+        seen.add(address)
+    return safetensors.torch.save(plain, header)
 
 
 def unpack(data: bytes, source: str = "the data") -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors and the metadata of `pack`; anything else is refused in a sentence that names the source."""
+    """Read the bytes that `pack` wrote.
+
+    Parameters
+    ----------
+    data
+        The bytes of a safetensors file.
+    source
+        The name of the data in an error message.
+
+    Returns
+    -------
+    tuple of dict
+        The tensors and the metadata.
+
+    Raises
+    ------
+    StorageError
+        If the bytes are anything else.
+    """
     try:
         tensors = safetensors.torch.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        facts = json.loads(header["__metadata__"][METADATA])
-    except Exception as error:  # bytes may come from anybody, and the readers have errors of many kinds
+        metadata = json.loads(header["__metadata__"][METADATA])
+    except Exception as error:  # the bytes may come from an attacker, and the readers raise errors of many kinds
         raise StorageError(f"{source} is not a whole safetensors file of trustmix ({error}).") from error
-    if not isinstance(facts, dict):
+    if not isinstance(metadata, dict):
         raise StorageError(f"{source} is not a whole safetensors file of trustmix (its metadata are no object).")
-    return tensors, facts
+    return tensors, metadata
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write the file whole or not at all."""
+    """Write a file atomically; missing parent directories are created.
+
+    Parameters
+    ----------
+    path
+        The file.
+    data
+        Its new content.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written; the old file, if there is one, is unchanged.
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +132,23 @@ def _remove_quietly(path: Path) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's bytes, or one sentence why not."""
+    """Read a file.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    bytes
+        Its content.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
@@ -83,65 +156,251 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, atomically."""
+    """Write a value as indented JSON, atomically.
+
+    Parameters
+    ----------
+    path
+        The file.
+    value
+        A value that JSON can hold.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
+    """
     write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file."""
-    data = read_bytes(path)
+    """Read the value of a JSON file.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    object
+        Its value.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be read or is not JSON.
+    """
+    return parse_json(read_bytes(path), str(path))
+
+
+def parse_json(text: str | bytes, source: str) -> Any:
+    """Parse JSON.
+
+    Parameters
+    ----------
+    text
+        JSON.
+    source
+        The name of the text in an error message.
+
+    Returns
+    -------
+    object
+        Its value.
+
+    Raises
+    ------
+    StorageError
+        If the text is not JSON.
+    """
     try:
-        return json.loads(data)
+        return json.loads(text)
     except ValueError as error:
-        raise StorageError(f"{path} is not valid JSON ({error}).") from error
+        raise StorageError(f"{source} is not valid JSON ({error}).") from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any] | None = None) -> None:
-    """Write tensors and metadata as one safetensors file, atomically."""
+    """Write tensors and metadata as one safetensors file, atomically.
+
+    Parameters
+    ----------
+    path
+        The file.
+    tensors, metadata
+        As in `pack`.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
+    """
     write_bytes(path, pack(tensors, metadata))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors and metadata of a safetensors file."""
+    """Read a safetensors file that `write_tensors` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    tuple of dict
+        The tensors and the metadata.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be read or is anything else.
+    """
     return unpack(read_bytes(path), str(path))
 
 
-@contextmanager
-def lock_directory(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the folder, made if need be; while another process holds it, wait or be refused.
+def check_format(found: object, supported: int, source: str) -> None:
+    """Refuse a version of a format that this version of trustmix does not read.
 
-    The lock ends with the process, however it ends.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise StorageError(f"Could not make the directory {folder}: {error.strerror}.") from error
-    try:
-        _take(handle, folder, wait)
-        yield
-    finally:
-        os.close(handle)
+    Parameters
+    ----------
+    found
+        The version in the file.
+    supported
+        The newest version that is read.
+    source
+        The name of the file in an error message.
 
+    Raises
+    ------
+    StorageError
+        If the version is newer or is no version.
 
-def _take(handle: int, folder: Path, wait: bool) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError as error:
-        raise TrustmixError(f"Another process is running in {folder}; wait for it, or use another one.") from error
-    except OSError as error:
-        raise StorageError(f"Could not lock the directory {folder}: {error.strerror}.") from error
-
-
-def check_format(found: Any, supported: int, source: str) -> None:
-    """Refuse a file of a newer format than this version reads.
-
+    Examples
+    --------
     >>> check_format(2, 1, "run/recipe.toml")
     Traceback (most recent call last):
     ...
     trustmix.errors.StorageError: run/recipe.toml has format 2; this version of trustmix reads format 1: upgrade it.
     """
-    if not isinstance(found, int) or found > supported:
+    if type(found) is not int or not 1 <= found <= supported:
         raise StorageError(
-            f"{source} has format {found}; this version of trustmix reads format {supported}: upgrade it."
+            f"{source} has format {found!r}; this version of trustmix reads format {supported}: upgrade it."
         )
+
+
+def validate_record(record: object, supported: int, source: str) -> dict[str, Any]:
+    """Check that a record is an object of a format that this version of trustmix reads.
+
+    Parameters
+    ----------
+    record
+        A JSON value that was read; without the key `format` it is of version 1.
+    supported
+        The newest version that is read.
+    source
+        The name of the record in an error message.
+
+    Returns
+    -------
+    dict
+        The fields of the record without `format`.
+
+    Raises
+    ------
+    StorageError
+        If the record is not an object or is of a newer version.
+
+    Examples
+    --------
+    >>> validate_record({"format": 1, "round": 3}, 1, "rounds.jsonl")
+    {'round': 3}
+    """
+    if not isinstance(record, dict):
+        raise StorageError(f"{source} holds {json.dumps(record)[:60]} where an object with named fields belongs.")
+    check_format(record.get("format", 1), supported, source)
+    return {key: value for key, value in record.items() if key != "format"}
+
+
+def select_fields(kind: type["DataclassInstance"], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the entries that a dataclass has a field for; a newer trustmix may have written more.
+
+    Parameters
+    ----------
+    kind
+        A dataclass.
+    found
+        Values by name.
+
+    Returns
+    -------
+    dict
+        The values whose names are fields of the dataclass.
+    """
+    known = {field.name for field in fields(kind)}
+    return {name: value for name, value in found.items() if name in known}
+
+
+def parse_record(kind: type[RecordT], record: object, supported: int, source: str) -> RecordT:
+    """Build a dataclass from a record of it; fields that the dataclass does not have are ignored.
+
+    Parameters
+    ----------
+    kind
+        A dataclass.
+    record, supported, source
+        As in `validate_record`.
+
+    Returns
+    -------
+    dataclass instance
+        The instance.
+
+    Raises
+    ------
+    StorageError
+        If the record is not an object, is of another version, or lacks a field.
+    """
+    found = select_fields(kind, validate_record(record, supported, source))
+    required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in required if name not in found]
+    if missing:
+        raise StorageError(f"{source} is no record of a {kind.__name__}; it lacks {', '.join(missing)}.")
+    return kind(**found)
+
+
+@contextmanager
+def lock_directory(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of a directory, which is created if it does not exist.
+
+    The lock is on a file `.lock` in the directory, which stays there. It ends with the process, however that ends.
+
+    Parameters
+    ----------
+    folder
+        The directory.
+    wait
+        Whether to wait while another process holds the lock.
+
+    Raises
+    ------
+    TrustmixError
+        If another process holds the lock and `wait` is false.
+    StorageError
+        If the directory cannot be created or locked.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"Could not make the directory {folder}: {error.strerror}.") from error
+    lock = FileLock(folder / LOCK_FILE, blocking=wait)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise TrustmixError(f"Another process is running in {folder}; wait for it, or use another one.") from error
+    except OSError as error:
+        raise StorageError(f"Could not lock the directory {folder}: {error.strerror}.") from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -128,7 +128,7 @@ def test_clients_without_a_teacher_leave_nothing(tmp_path: Path) -> None:
 
 def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     tm.storage.write_tensors(tmp_path / "x.safetensors", {"a": torch.ones(1)}, {"round": 1})
-    with pytest.raises(StorageError, match=r"x\.safetensors tells nothing of trust"):
+    with pytest.raises(StorageError, match=r"x\.safetensors is no record of a RoundTrust"):
         RoundTrust.load(tmp_path / "x.safetensors")
 
 

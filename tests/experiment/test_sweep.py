@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -48,12 +49,7 @@ def start(out: Path, *arguments: str) -> "subprocess.Popen[str]":
 
 def processes_in(folder: Path) -> list[str]:
     """The command lines of all processes that mention the folder."""
-    lines = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            lines.append(file.read_bytes().replace(b"\0", b" ").decode())
-        except OSError:  # it has just ended
-            continue
+    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
     return [line for line in lines if str(folder) in line]
 
 

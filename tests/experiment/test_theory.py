@@ -160,5 +160,5 @@ def test_bad_input_is_answered_in_a_sentence(runs: Path, tmp_path: Path) -> None
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 2, result.output
         assert sentence in result.output
-    with pytest.raises(TrustmixError, match="tells no measurement"):
-        Measurement.from_line(json.dumps({"round": 1}))
+    with pytest.raises(TrustmixError, match="is no record of a Measurement; it lacks method, reference"):
+        Measurement.from_json(json.dumps({"round": 1}))

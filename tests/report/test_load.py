@@ -128,7 +128,7 @@ def test_runs_of_a_sweep_that_never_came_to_a_round_are_told_with_the_reason(
     with pytest.raises(TrustmixError, match="holds no finished round"):
         load_study([folder])
     (folder / "sweep.json").write_text("[]")
-    with pytest.raises(TrustmixError, match=r"sweep\.json is no record of a sweep"):
+    with pytest.raises(TrustmixError, match=r"sweep\.json holds \[\] where an object"):
         load_study([folder])
 
 

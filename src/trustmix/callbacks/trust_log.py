@@ -15,10 +15,11 @@ import torch
 from trustmix import storage
 from trustmix.aggregation.base import Aggregator, Upload
 from trustmix.aggregation.client_weights import vote_agreement_weights
-from trustmix.errors import StorageError
 from trustmix.federation.callbacks import Callback
 from trustmix.seeds import numpy_generator
 
+TRUST_FORMAT = 1
+"""The version of the files in trust/."""
 TRACKED = 1000
 SHOWN = 60
 
@@ -53,17 +54,15 @@ class RoundTrust:
     def save(self, folder: Path) -> None:
         """Write the file of its round."""
         names = ("trust", "shares", "votes", "teacher")
-        told = {"round": self.round, "clients": list(self.clients), "weighed": self.weighed}
-        storage.write_tensors(folder / f"{self.round:06d}.safetensors", {n: getattr(self, n) for n in names}, told)
+        tensors = {name: getattr(self, name) for name in names}
+        facts = {"format": TRUST_FORMAT, "round": self.round, "clients": list(self.clients), "weighed": self.weighed}
+        storage.write_tensors(folder / f"{self.round:06d}.safetensors", tensors, facts)
 
     @classmethod
     def load(cls, file: Path) -> "RoundTrust":
-        """Read the file of a round."""
-        tensors, told = storage.read_tensors(file)
-        try:
-            return cls(**{**told, **tensors})
-        except TypeError as error:
-            raise StorageError(f"{file} tells nothing of trust ({error}).") from error
+        """Read the file of a round; fields that this version of trustmix does not know are ignored."""
+        tensors, facts = storage.read_tensors(file)
+        return storage.parse_record(cls, {**facts, **tensors}, TRUST_FORMAT, str(file))
 
 
 @dataclass
@@ -113,7 +112,8 @@ class TrustRecorder(Callback):
         member = torch.nn.functional.one_hot(classes, teacher.shape[1]).to(torch.float64)
         by_class = torch.where(member.sum(0) > 0, weights @ member / member.sum(0).clamp_min(1), -1.0)
         if not (self.folder / "samples.safetensors").exists():
-            storage.write_tensors(self.folder / "samples.safetensors", *self.about)
+            tensors, facts = self.about
+            storage.write_tensors(self.folder / "samples.safetensors", tensors, {"format": TRUST_FORMAT, **facts})
         half = torch.float16
         RoundTrust(
             round=round_,

@@ -1,7 +1,6 @@
 """The federation of a recipe, built and checked: clients with their samples and models, engine, server."""
 
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
 import torch
 
 from trustmix.aggregation.coupling import validate_connected
@@ -337,5 +337,4 @@ def _fits_in_memory(recipe: Recipe, factories: Sequence[ModelFactory]) -> bool:
         return recipe.engine.store == "memory"
     one_of_each = factories[: len(recipe.models)]
     bytes_each = sum(p.numel() * p.element_size() for f in one_of_each for p in f().parameters()) / len(one_of_each)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return TRAINING_COPIES * bytes_each * len(factories) < memory / 2
+    return bool(TRAINING_COPIES * bytes_each * len(factories) < psutil.virtual_memory().total / 2)

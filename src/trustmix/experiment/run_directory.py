@@ -1,7 +1,8 @@
-"""A run directory, the record of a run: recipe.toml (resolved), rounds.jsonl (a line a round), summary.json, models/.
+"""A run directory is the record of a run.
 
-In trust/ is whom the teacher trusted, a file a round (see `federation.witness`); `trustmix report` shows it. Its
-checkpoint/ lets the run go on after it was stopped; whatever is written is whole or not there.
+It holds recipe.toml (resolved), rounds.jsonl (one line per round), summary.json (once the run is finished), models/,
+trust/ (one file per round, see `callbacks.trust_log`), theory.jsonl (see `theory.probe`) and checkpoint/, from which a
+stopped run is resumed. Files are written atomically; `.lock` keeps a second process out.
 """
 
 import os
@@ -10,33 +11,59 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trustmix import storage
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.recipe import Recipe
+from trustmix.experiment.toml_settings import toml_value
 from trustmix.federation import Checkpoint, History, Method, Round
+from trustmix.federation.history import SUMMARY_FORMAT
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The record of one run."""
+    """The files of one run.
+
+    Parameters
+    ----------
+    path
+        The directory, which need not exist.
+    """
 
     path: Path
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The server's state."""
+        """The state of the server after the last committed round."""
         return Checkpoint(self.path / "checkpoint")
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over."""
+        """Whether the run has ended."""
         return (self.path / "summary.json").exists()
 
     def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> Recipe:
-        """Refuse what would damage or confuse: somebody's other files, a run already there, another recipe.
+        """Check that a run can start or be resumed here.
 
-        Gives the recipe to run: of a run that is resumed, the one it began with.
+        Parameters
+        ----------
+        recipe
+            The recipe to run.
+        resume
+            Whether to resume a run that is here.
+        overwrite
+            Whether to replace a run that is here.
+
+        Returns
+        -------
+        Recipe
+            The recipe to run; for a run that is resumed, the one that it began with.
+
+        Raises
+        ------
+        TrustmixError
+            If the directory holds other files, a run without `resume` or `overwrite`, or a run of another recipe.
         """
         file = self.path / "recipe.toml"
         if resume and overwrite:
@@ -53,75 +80,167 @@ class RunDirectory:
 
     @contextmanager
     def begin(self, recipe: Recipe, *, overwrite: bool) -> Iterator[None]:
-        """The directory, ready for a new run, one started anew or one that goes on from its last commit.
+        """Prepare the directory for a new run, or for resuming from the last commit, and lock it for the context.
 
-        Inside, the run is locked: a second process that tries the same directory is refused.
+        Parameters
+        ----------
+        recipe
+            The recipe to run.
+        overwrite
+            Whether to remove a run that is here.
+
+        Raises
+        ------
+        TrustmixError
+            As `check`, and if another process runs here.
         """
         with storage.lock_directory(self.path):
-            self.check(recipe, resume=not overwrite, overwrite=overwrite)  # once more, now that nobody else can write
+            self.check(recipe, resume=not overwrite, overwrite=overwrite)  # again, now that no other process can write
             if overwrite:
-                # the recipe last: until it is gone, the directory is still known as a run's
-                told = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "report.html")
-                for name in ("checkpoint/server.json", "summary.json", *told):
-                    (self.path / name).unlink(missing_ok=True)
-                for name in ("checkpoint", "models", "trust"):
-                    shutil.rmtree(self.path / name, ignore_errors=True)
-                (self.path / "recipe.toml").unlink(missing_ok=True)
+                self._remove_run()
             storage.write_bytes(self.path / "recipe.toml", recipe.toml().encode())
-            self._forget_after(self.checkpoint.load().exchange - 1)
+            self._drop_rounds_after(self.checkpoint.load().exchange - 1)
             yield
 
-    def _forget_after(self, last: int) -> None:
-        """Drop lines that were written but not committed; they will be told again."""
-        kept = [line for line in self._lines() if Round.from_line(line).round <= last]
+    def _remove_run(self) -> None:
+        records = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "report.html")
+        for name in ("checkpoint/server.json", "summary.json", *records):
+            (self.path / name).unlink(missing_ok=True)
+        for name in ("checkpoint", "models", "trust"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        (self.path / "recipe.toml").unlink(missing_ok=True)  # last: it marks the directory as that of a run
+
+    def _drop_rounds_after(self, last: int) -> None:
+        """Remove lines that were written but not committed; the resumed run writes them again."""
+        kept = [line for line, found in zip(self._lines(), self.rounds(), strict=True) if found.round <= last]
         storage.write_bytes(self.path / "rounds.jsonl", "".join(line + "\n" for line in kept).encode())
 
     def _lines(self) -> list[str]:
-        """Whole lines of rounds.jsonl; a torn last line, without its end, does not count."""
+        """The lines of rounds.jsonl, without a last line that a crash has cut."""
         file = self.path / "rounds.jsonl"
         return file.read_text("utf-8").split("\n")[:-1] if file.exists() else []
 
     def rounds(self) -> list[Round]:
-        """The rounds so far."""
-        return [Round.from_line(line) for line in self._lines()]
+        """Read the rounds so far.
+
+        Returns
+        -------
+        list of Round
+            In the order of the file.
+
+        Raises
+        ------
+        StorageError
+            If a line is no round or is of a newer format.
+        """
+        file = self.path / "rounds.jsonl"
+        return [Round.from_json(line, f"{file}, line {number}") for number, line in enumerate(self._lines(), 1)]
 
     def append(self, line: Round) -> None:
-        """Write one more round."""
+        """Append a round to rounds.jsonl.
+
+        Parameters
+        ----------
+        line
+            The round.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be written.
+        """
         try:
-            with open(self.path / "rounds.jsonl", "a", encoding="utf-8") as file:
-                file.write(line.line() + "\n")
+            with open(self.path / "rounds.jsonl", "a", encoding="utf-8", newline="\n") as file:
+                file.write(line.to_json() + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise StorageError(f"Could not write {self.path / 'rounds.jsonl'}: {error.strerror}.") from error
 
     def finish(self, history: History, method: Method) -> None:
-        """Write the summary, which marks the run as over; a report takes the method's label and colour from it."""
+        """Write summary.json, which marks the run as finished.
+
+        Parameters
+        ----------
+        history
+            All rounds.
+        method
+            The method of the run; a report takes its label and colour from the summary.
+        """
         names = {"label": method.label, "colour": method.colour}
-        storage.write_json(self.path / "summary.json", {**history.summary(), **names})
+        storage.write_json(self.path / "summary.json", {"format": SUMMARY_FORMAT, **history.summary(), **names})
+
+    def summary(self) -> dict[str, Any]:
+        """Read summary.json of a finished run.
+
+        Returns
+        -------
+        dict
+            The figures of `History.summary`, and label and colour of the method.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be read or is of a newer format.
+        """
+        file = self.path / "summary.json"
+        return storage.validate_record(storage.read_json(file), SUMMARY_FORMAT, str(file))
 
 
 def ensure_empty(folder: Path) -> None:
-    """Refuse a folder that is a file or holds somebody's files."""
+    """Refuse a directory that holds files of other programs; a lock or a half-written file of ours does not count.
+
+    Parameters
+    ----------
+    folder
+        A directory, which need not exist.
+
+    Raises
+    ------
+    TrustmixError
+        If it is a file or holds other files.
+    """
     if folder.is_file():
         raise TrustmixError(f"{folder} is a file; --out must be a new or an empty directory.")
-    if folder.exists() and any(found.suffix != ".tmp" for found in folder.iterdir()):
+    if folder.exists() and any(file.name != storage.LOCK_FILE and file.suffix != ".tmp" for file in folder.iterdir()):
         raise TrustmixError(f"{folder} holds other files; choose an empty or a new directory.")
 
 
 def _same_recipe(file: Path, recipe: Recipe) -> Recipe:
-    """The recipe that the run began with, if it is this one; what was left to the engine was settled then."""
+    """The recipe that the run began with, if it equals this one; the engine's choices were made at that time."""
     begun = Recipe.load(file)
     ensure_same_recipe(file.parent, begun, recipe.resolve_engine(begun.engine.model_dump()))
     return begun
 
 
 def ensure_same_recipe(folder: Path, begun: Recipe, recipe: Recipe) -> None:
-    """Refuse to go on in the folder with another recipe than it was begun with."""
+    """Refuse to resume a run with another recipe.
+
+    Parameters
+    ----------
+    folder
+        The run directory, for the error message.
+    begun
+        The recipe that the run began with.
+    recipe
+        The recipe to go on with.
+
+    Raises
+    ------
+    TrustmixError
+        If they differ; the message names the settings that do.
+    """
     if begun != recipe:
-        before, after = set(begun.toml().splitlines()), set(recipe.toml().splitlines())
+        before, after = set(_settings(begun)), set(_settings(recipe))
         changed = ", ".join(sorted(before - after)) or "a setting less"
         now = ", ".join(sorted(after - before)) or "a setting less"
         raise TrustmixError(
             f"{folder} was begun with {changed}, and this recipe has {now}; resume with the same recipe."
         )
+
+
+def _settings(recipe: Recipe) -> Iterator[str]:
+    """Every setting as 'section.key = value'."""
+    for key, value in recipe.model_dump(mode="json", exclude_none=True).items():
+        inner = {f"{key}.{name}": entry for name, entry in value.items()} if isinstance(value, dict) else {key: value}
+        yield from (f"{name} = {toml_value(entry)}" for name, entry in inner.items())

@@ -13,7 +13,7 @@ from torch import nn
 from trustmix import storage
 from trustmix.data.inference import InputSpec
 from trustmix.data.text import DEFAULT_TOKENIZER, load_tokenizer
-from trustmix.errors import TrustmixError
+from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.config import ModelConfig
 from trustmix.experiment.recipe import Recipe
 from trustmix.federation import DiskStore
@@ -22,6 +22,8 @@ from trustmix.models.transformer import TextClassifier, save_for_transformers
 
 log = logging.getLogger(__name__)
 
+INPUTS_FORMAT = 1
+"""The version of models/inputs.json."""
 STUDENT = "student"
 """The id of the server's student, and the name of its file among the models."""
 
@@ -57,10 +59,30 @@ def load_model(folder: str | Path, client: int | str = 0) -> nn.Module:
 
 
 def read_inputs(folder: str | Path) -> InputSpec:
-    """What the models of a run directory take."""
-    fields = storage.read_json(Path(folder) / "models" / "inputs.json")
-    scale = fields["scale"] and tuple(map(tuple, fields["scale"]))
-    return InputSpec(tuple(fields["shape"]), fields["dtype"], tuple(fields["classes"]), scale)
+    """Read what the models of a run directory take.
+
+    Parameters
+    ----------
+    folder
+        The run directory.
+
+    Returns
+    -------
+    InputSpec
+        Shape, type and scale of the inputs, and the names of the classes.
+
+    Raises
+    ------
+    StorageError
+        If models/inputs.json cannot be read or is of a newer format.
+    """
+    file = Path(folder) / "models" / "inputs.json"
+    fields = storage.validate_record(storage.read_json(file), INPUTS_FORMAT, str(file))
+    try:
+        scale = fields["scale"] and tuple(map(tuple, fields["scale"]))
+        return InputSpec(tuple(fields["shape"]), fields["dtype"], tuple(fields["classes"]), scale)
+    except (KeyError, TypeError) as error:
+        raise StorageError(f"{file} does not describe the inputs of models ({error}).") from error
 
 
 def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) -> None:
@@ -76,7 +98,7 @@ def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) ->
                 _save_text_model(
                     _filled(_factory(recipe, inputs, states.name), file), recipe, inputs, states.name, models
                 )
-    storage.write_json(models / "inputs.json", asdict(inputs))
+    storage.write_json(models / "inputs.json", {"format": INPUTS_FORMAT, **asdict(inputs)})
 
 
 def _save_text_model(model: nn.Module, recipe: Recipe, inputs: InputSpec, client: str, models: Path) -> None:

@@ -28,6 +28,8 @@ from trustmix.experiment.run_directory import RunDirectory, ensure_empty, ensure
 from trustmix.experiment.tables import Result, ResultTable, cells_csv, format_value, latex, markdown, pivot, runs_csv
 from trustmix.experiment.toml_settings import parse_value, toml_value
 
+SWEEP_FORMAT = 1
+"""The version of sweep.json."""
 PAUSE = 0.05
 """Seconds between two looks at the processes."""
 MOST_SEEDS = 10_000
@@ -126,6 +128,8 @@ def sweep(
     if any(not _finished(folder, run) for run in runs):
         fitting = max_parallel_jobs(run.recipe for run in runs)  # builds every model once, whatever `jobs` is
         jobs = jobs or fitting
+    if not (folder / "sweep.json").exists():
+        ensure_empty(folder)  # before a lock file is put into a directory of other files
     with storage.lock_directory(folder):
         _record(folder, over, runs)
         with closing(_play(folder, runs, min(jobs or 1, len(runs)), watch or (lambda _: None))) as played:
@@ -253,10 +257,8 @@ def _record(folder: Path, over: Mapping[str, Sequence[Any]], runs: Sequence[Swee
     if not file.exists():
         ensure_empty(folder)
     else:
-        now, record = {run.name: run.recipe for run in runs}, storage.read_json(file)
-        if not isinstance(record, dict) or not isinstance(record.get("runs"), dict):
-            raise TrustmixError(f"{file} is no record of a sweep; choose another --out.")
-        for name, begun in record["runs"].items():
+        now = {run.name: run.recipe for run in runs}
+        for name, begun in read_sweep_recipes(folder).items():
             if name not in now:
                 raise TrustmixError(
                     f"{folder} holds a sweep with {name}, which this one leaves out; keep it in, or use another --out."
@@ -264,7 +266,32 @@ def _record(folder: Path, over: Mapping[str, Sequence[Any]], runs: Sequence[Swee
             ensure_same_recipe(folder / name, Recipe.load(begun), now[name])
     recipes = {run.name: run.recipe.model_dump(mode="json", exclude_none=True) for run in runs}
     seeds = list(dict.fromkeys(run.seed for run in runs))
-    storage.write_json(file, {"over": over, "seeds": seeds, "runs": recipes})
+    storage.write_json(file, {"format": SWEEP_FORMAT, "over": over, "seeds": seeds, "runs": recipes})
+
+
+def read_sweep_recipes(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read what a sweep directory records of its runs.
+
+    Parameters
+    ----------
+    folder
+        The directory of the sweep, which holds a sweep.json.
+
+    Returns
+    -------
+    dict
+        The settings of every run by the name of its directory inside the sweep's.
+
+    Raises
+    ------
+    TrustmixError
+        If the file is no record of a sweep or is of a newer format.
+    """
+    file = folder / "sweep.json"
+    recipes = storage.validate_record(storage.read_json(file), SWEEP_FORMAT, str(file)).get("runs")
+    if not isinstance(recipes, dict):
+        raise TrustmixError(f"{file} is no record of a sweep.")
+    return recipes
 
 
 def _finished(folder: Path, run: SweepRun) -> bool:
@@ -272,7 +299,7 @@ def _finished(folder: Path, run: SweepRun) -> bool:
 
 
 def _result(folder: Path, run: SweepRun) -> Result:
-    return Result(run.settings, run.seed, storage.read_json(folder / run.name / "summary.json"))
+    return Result(run.settings, run.seed, RunDirectory(folder / run.name).summary())
 
 
 def _write_tables(found: Sweep) -> None:
@@ -343,8 +370,7 @@ class _Process:
         if code != 0:
             return RunOutcome(self.run, seconds, reason=_reason(code, self._log.read_text("utf-8", "replace")))
         self._log.unlink()
-        summary = storage.read_json(self._folder / "summary.json")
-        return RunOutcome(self.run, seconds, accuracy=summary["best_accuracy"])
+        return RunOutcome(self.run, seconds, accuracy=RunDirectory(self._folder).summary()["best_accuracy"])
 
     def kill(self) -> None:
         """End it at once; a run directory can take that."""
@@ -358,9 +384,9 @@ def _reason(code: int, log: str) -> str:
     >>> _reason(-15, ""), _reason(1, "Traceback ...\nValueError: boom\n\n")
     ('it was killed (SIGTERM)', 'ValueError: boom')
     """
-    if code == -signal.SIGKILL:
-        return "it was killed (SIGKILL), as the system does when memory runs out; fewer --jobs need less"
     if code < 0:
-        return f"it was killed ({signal.Signals(-code).name})"
+        name = signal.Signals(-code).name
+        hint = ", as the system does when memory runs out; fewer --jobs need less" if name == "SIGKILL" else ""
+        return f"it was killed ({name}){hint}"
     said = log.strip().splitlines()
     return said[-1].strip() if said else f"it ended with exit code {code}"

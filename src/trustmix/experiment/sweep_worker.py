@@ -8,16 +8,16 @@ import signal
 import sys
 from pathlib import Path
 
-from trustmix import storage
 from trustmix.engines.process_pool import die_with_parent
 from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run import run
+from trustmix.experiment.sweep import read_sweep_recipes
 
 
 def run_cell(sweep: Path, name: str, workers: int) -> None:
     """Start the run or go on with it; one that has begun keeps the number of workers it began with."""
-    recipe = Recipe.load(storage.read_json(sweep / "sweep.json")["runs"][name])
+    recipe = Recipe.load(read_sweep_recipes(sweep)[name])
     begun = (sweep / name / "recipe.toml").exists()
     if recipe.engine.workers is None and not begun:
         recipe = Recipe.load(recipe, [f"engine.workers={workers}"])
@@ -29,8 +29,8 @@ def main(sweep: str, name: str, workers: str, parent: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         die_with_parent()
-    if os.getppid() != int(parent):
-        sys.exit("The sweep ended before the run began.")
+        if os.getppid() != int(parent):
+            sys.exit("The sweep ended before the run began.")
     try:
         run_cell(Path(sweep), name, int(workers))
     except TrustmixError as error:

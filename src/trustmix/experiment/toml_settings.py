@@ -1,16 +1,35 @@
-"""Settings as TOML: read from a file, changed on the command line, written back with every value spelled out."""
+"""Settings as TOML: read from a file, overridden on the command line, written with every value."""
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from trustmix.errors import TrustmixError
 
 
 def read(file: Path) -> dict[str, Any]:
-    """The settings in a file."""
+    """Read the settings in a file.
+
+    Parameters
+    ----------
+    file
+        A TOML file.
+
+    Returns
+    -------
+    dict
+        The settings by key; a section is a dictionary.
+
+    Raises
+    ------
+    TrustmixError
+        If the file cannot be read or is not TOML.
+    """
     try:
         text = file.read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -21,8 +40,27 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def parse(text: str, where: str) -> dict[str, Any]:
-    """The settings in a text; `where` names it in the complaint.
+    """Parse the settings in a text.
 
+    Parameters
+    ----------
+    text
+        TOML.
+    where
+        The name of the text in an error message.
+
+    Returns
+    -------
+    dict
+        The settings by key; a section is a dictionary.
+
+    Raises
+    ------
+    TrustmixError
+        If the text is not TOML.
+
+    Examples
+    --------
     >>> parse("rounds = 3", "a note")
     {'rounds': 3}
     """
@@ -33,7 +71,28 @@ def parse(text: str, where: str) -> dict[str, Any]:
 
 
 def override(fields: dict[str, Any], change: str) -> None:
-    """Put 'split.classes_per_client=3' into the fields."""
+    """Change one setting in place.
+
+    Parameters
+    ----------
+    fields
+        Settings by key.
+    change
+        `key=value` with the key's sections in front of it, as on the command line. Another `name` of a section
+        removes the section's other settings, which belong to the old name.
+
+    Raises
+    ------
+    TrustmixError
+        If the text has another form or the section is a list of tables.
+
+    Examples
+    --------
+    >>> fields = {"split": {"kind": "classes"}}
+    >>> override(fields, "split.classes_per_client=3")
+    >>> fields
+    {'split': {'kind': 'classes', 'classes_per_client': 3}}
+    """
     path, equals, text = change.partition("=")
     *sections, key = path.strip().split(".")
     if not equals or not key:
@@ -46,15 +105,25 @@ def override(fields: dict[str, Any], change: str) -> None:
         fields[section] = dict(inner) if isinstance(inner, Mapping) else {}
         fields = fields[section]
     if sections and key == "name" and fields.get(key) != value:
-        fields.clear()  # the other settings of the section were those of the old name
+        fields.clear()
     fields[key] = value
 
 
 def parse_value(text: str) -> Any:
-    """The value a text stands for on the command line: TOML, and what is no TOML counts as a string.
+    """Parse a value of the command line.
 
-    So does `nan`, which is an attack and no setting's number.
+    Parameters
+    ----------
+    text
+        A TOML value; any other text counts as a string. So does `nan`, which names an attack.
 
+    Returns
+    -------
+    object
+        The value.
+
+    Examples
+    --------
     >>> parse_value("{ tau = 0.4 }"), parse_value("suwa"), parse_value("nan")
     ({'tau': 0.4}, 'suwa', 'nan')
     """
@@ -66,25 +135,64 @@ def parse_value(text: str) -> Any:
 
 
 def write(fields: Mapping[str, Any]) -> str:
-    """Fields as TOML: plain values first, then one table a section, or an array of tables for a list of them."""
-    plain = {key: value for key, value in fields.items() if not _is_table(value)}
-    lines = [f"{key} = {toml_value(value)}" for key, value in plain.items()]
-    for key, value in fields.items():
-        if _is_table(value):
-            for table in value if isinstance(value, (list, tuple)) else [value]:
-                heading = f"[[{key}]]" if isinstance(value, (list, tuple)) else f"[{key}]"
-                lines += ["", heading, *(f"{name} = {toml_value(entry)}" for name, entry in table.items())]
-    return "\n".join(lines) + "\n"
+    """Format settings as a TOML document.
+
+    Parameters
+    ----------
+    fields
+        Settings by key; None, which TOML does not have, is left out.
+
+    Returns
+    -------
+    str
+        The document.
+
+    Examples
+    --------
+    >>> print(write({"rounds": 3, "student": None, "rule": {"tau": float("inf")}}), end="")
+    rounds = 3
+    <BLANKLINE>
+    [rule]
+    tau = inf
+    """
+    return tomli_w.dumps(_without_none(fields))
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping) or (
-        isinstance(value, (list, tuple)) and len(value) > 0 and isinstance(value[0], Mapping)
-    )
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
+    return [_without_none(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def toml_value(value: Any) -> str:
-    """A TOML value; JSON's strings, numbers, booleans and flat lists are TOML's too."""
+    """Format one value as TOML on one line, which `tomli_w` does not do for arrays and tables.
+
+    Directories of a sweep are named after these texts.
+
+    Parameters
+    ----------
+    value
+        A string, a number, a boolean, or lists and tables of them.
+
+    Returns
+    -------
+    str
+        The text.
+
+    Raises
+    ------
+    TypeError
+        If the value is anything else.
+
+    Examples
+    --------
+    >>> toml_value({"tau": 0.4, "steps": [1, 2]})
+    '{ tau = 0.4, steps = [1, 2] }'
+    """
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {toml_value(entry)}" for key, entry in value.items()) + " }"
-    return "inf" if value == float("inf") else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -2,7 +2,6 @@
 
 from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerContext
 from trustmix.federation.callbacks import Callback, ProgressCallback, ProgressEvent
-from trustmix.federation.checkpoint import Checkpoint
 from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.distillation import Distillation
 from trustmix.federation.engine import ENGINES, Engine, EngineSetup
@@ -20,7 +19,7 @@ from trustmix.federation.method import (
 )
 from trustmix.federation.public_set import Public
 from trustmix.federation.server import Federation, Participation
-from trustmix.federation.store import DiskStore, MemoryStore
+from trustmix.federation.state import Checkpoint, DiskStore, MemoryStore
 from trustmix.federation.training import OPTIMIZERS, DeviceConfig, Training, TrainingJob, train, validate_loss
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What is known of a round, and of a run: the lines of rounds.jsonl and the figures of summary.json."""
+"""The record of a run: one `Round` per line of rounds.jsonl, and the figures of summary.json."""
 
 import json
 from collections import Counter
@@ -6,32 +6,38 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trustmix.errors import StorageError
+from trustmix import storage
+
+ROUND_FORMAT = 1
+"""The version of a line of rounds.jsonl."""
+SUMMARY_FORMAT = 1
+"""The version of summary.json."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One line of rounds.jsonl. Accuracies are fractions; clients are named by their id."""
+    """The figures of one round. Accuracies are fractions; dictionaries have the clients' ids as keys."""
 
     round: int
     method: str
     accuracy_mean: float | None = None
     accuracy: dict[str, float] = field(default_factory=dict)
-    """On all classes, after distilling from this round's teacher."""
+    """Accuracy on all classes, after distillation from this round's teacher."""
     local_accuracy_mean: float | None = None
     local_accuracy: dict[str, float] = field(default_factory=dict)
-    """On the client's own classes, after this round's private training."""
+    """Accuracy on the client's own classes, after this round's private training."""
     nll_mean: float | None = None
-    """Negative log-likelihood of the test labels in nats, mean over clients, when `accuracy` was measured."""
+    """Negative log-likelihood of the test labels in nats, mean over clients, measured with `accuracy`."""
     ece_mean: float | None = None
-    """Expected calibration error on the test set, mean over clients, then too."""
+    """Expected calibration error on the test set, mean over clients, measured with `accuracy`."""
     teacher_accuracy: float | None = None
-    """Of this round's teacher on the public samples whose labels are known."""
+    """Accuracy of this round's teacher on the public samples whose labels are known."""
     teacher_nll: float | None = None
+    """Negative log-likelihood of those labels by the teacher, in nats."""
     teacher_ece: float | None = None
-    """Its negative log-likelihood and expected calibration error on them."""
+    """Expected calibration error of the teacher on those samples."""
     student_accuracy: float | None = None
-    """Of the server's student on all classes, after distilling from this round's teacher."""
+    """Accuracy of the server's student on all classes, after distillation from this round's teacher."""
     concentration: float | None = None
     """chi, the mean over public samples of sum_i w_i(x)^2."""
     effective_clients: float | None = None
@@ -39,44 +45,68 @@ class Round:
     density_auc: float | None = None
     """Mean over clients of the area under the ROC curve of l_i(x) for 'x is of the client's classes', where known."""
     epsilon: float | None = None
-    """The most that a client of this round has spent of its privacy so far, where [privacy] is set."""
+    """The largest epsilon that a client of this round has spent so far, where [privacy] is set."""
     epsilon_round: float | None = None
-    """The most that one spent in this round, taken alone; rounds together cost less than the sum of these."""
+    """The largest epsilon of this round alone; rounds together spend less than the sum."""
     bytes_up: int = 0
-    """Of all uploads that arrived, as they were sent: headers, compression and refused ones included."""
+    """Bytes of all uploads that arrived, as they were sent: with headers, compressed, refused ones included."""
     client_bytes_up: dict[str, int] = field(default_factory=dict)
+    """The same by client."""
     bytes_down: int = 0
-    """Of this round's teacher, to every client that was sent it."""
+    """Bytes of this round's teacher, summed over the clients that it was sent to."""
     client_bytes_down: dict[str, int] = field(default_factory=dict)
+    """The same by client."""
     paper_bytes_up: int = 0
-    """As the paper counts: the participants' predictions in float32, N * C * 4 each, and nothing else."""
+    """Bytes as the paper counts them: the participants' predictions in float32, N * C * 4 each, and nothing else."""
     participants: list[str] = field(default_factory=list)
     """Clients whose upload is in the teacher."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Clients left out, and why."""
+    """The reason for every client that was left out."""
     guard: dict[str, dict[str, float]] = field(default_factory=dict)
-    """What the guard did to whom: the part of its scores that was lowered, its regret, the weight it was left, and how
-    many answers beyond the first were not taken."""
+    """What the guard did to a client: the fraction of its scores that was lowered, its regret, the weight that it kept,
+    and the number of replies beyond the first, which were dropped."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Time of each stage, summed over clients."""
+    """Seconds by stage, summed over clients."""
 
-    def line(self) -> str:
-        """The round as one line of JSON."""
-        return json.dumps(asdict(self))
+    def to_json(self) -> str:
+        """Format the round as one line of JSON, with the version of its format."""
+        return json.dumps({"format": ROUND_FORMAT, **asdict(self)})
 
     @classmethod
-    def from_line(cls, line: str) -> "Round":
-        """The round of a line of JSON."""
-        try:
-            return cls(**json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise StorageError(f"This line of rounds.jsonl tells no round ({error}): {line[:60]}") from error
+    def from_json(cls, line: str, source: str = "rounds.jsonl") -> "Round":
+        """Parse a line that `to_json` wrote.
+
+        Parameters
+        ----------
+        line
+            One line of rounds.jsonl; fields that this version of trustmix does not know are ignored.
+        source
+            The name of the line in an error message.
+
+        Returns
+        -------
+        Round
+            The round.
+
+        Raises
+        ------
+        StorageError
+            If the line is anything else or is of a newer format.
+
+        Examples
+        --------
+        >>> Round.from_json(Round(3, "suwa").to_json()).round
+        3
+        """
+        return storage.parse_record(cls, storage.parse_json(line, source), ROUND_FORMAT, source)
 
 
 @dataclass(frozen=True)
 class History:
     """All rounds of a run.
 
+    Examples
+    --------
     >>> History([Round(1, "suwa", accuracy_mean=0.5), Round(2, "suwa", accuracy_mean=0.4)]).best_round
     1
     """
@@ -85,22 +115,22 @@ class History:
 
     @property
     def best_accuracy(self) -> float | None:
-        """The largest mean client accuracy over rounds, the paper's figure."""
+        """The largest `accuracy_mean` over rounds, which the paper reports."""
         return max((r.accuracy_mean for r in self.rounds if r.accuracy_mean is not None), default=None)
 
     @property
     def best_round(self) -> int | None:
-        """The first round that reached it."""
+        """The first round with the best accuracy."""
         best = self.best_accuracy
         return next((r.round for r in self.rounds if best is not None and r.accuracy_mean == best), None)
 
     @property
     def final_accuracy(self) -> float | None:
-        """The mean client accuracy after the last round."""
+        """The `accuracy_mean` of the last round."""
         return self.rounds[-1].accuracy_mean if self.rounds else None
 
     def summary(self) -> dict[str, Any]:
-        """The figures of summary.json."""
+        """Compute the figures of summary.json, by name."""
         return {
             "method": self.rounds[-1].method if self.rounds else None,
             "rounds": len(self.rounds),

@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trustmix import storage
 from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
+from trustmix.experiment.sweep import read_sweep_recipes
 from trustmix.experiment.tables import MeanStd, format_value, label
 from trustmix.federation import CENTRALIZED, LOCAL_ONLY, History, Round
 
@@ -164,11 +164,8 @@ def _run(folder: Path) -> Run:
 
 def _sweep(folder: Path) -> tuple[list[Run], dict[str, str]]:
     """The runs of a sweep that have finished a round, and why others have not."""
-    record = storage.read_json(folder / "sweep.json")
-    if not isinstance(record, dict) or not isinstance(record.get("runs"), dict):
-        raise TrustmixError(f"{folder / 'sweep.json'} is no record of a sweep.")
     runs, missing = [], {}
-    for name in record["runs"]:
+    for name in read_sweep_recipes(folder):
         if (folder / name / "rounds.jsonl").is_file() and RunDirectory(folder / name).rounds():
             runs.append(_run(folder / name))
             continue

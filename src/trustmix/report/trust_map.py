@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from trustmix import storage
-from trustmix.callbacks.trust_log import RoundTrust
+from trustmix.callbacks.trust_log import TRUST_FORMAT, RoundTrust
 from trustmix.errors import StorageError
 from trustmix.experiment.tables import MeanStd
 from trustmix.report.charts import Heatmap
@@ -98,7 +98,8 @@ def _told(folder: Path, name: str) -> _Told | None:
     rounds = sorted(file for file in place.glob("*.safetensors") if file.stem.isdecimal())
     if not rounds or not (place / "samples.safetensors").is_file():
         return None
-    tensors, facts = storage.read_tensors(place / "samples.safetensors")
+    tensors, record = storage.read_tensors(place / "samples.safetensors")
+    facts = storage.validate_record(record, TRUST_FORMAT, str(place / "samples.safetensors"))
     if not {"classes", "labels", "held"} <= facts.keys():
         raise StorageError(f"{place / 'samples.safetensors'} does not describe public samples.")
     return _Told(name, rounds, facts, tensors.get("images"))

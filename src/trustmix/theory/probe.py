@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from trustmix import storage, theory
 from trustmix.aggregation import Teacher, mix
 from trustmix.data import Labelled, augment_batch
-from trustmix.errors import StorageError, TrustmixError
+from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.federation import DeviceConfig, DiskStore, Round, Training
 from trustmix.federation.client import calibration_generator
@@ -37,6 +37,8 @@ SAMPLES = 32
 """Public samples whose gradients are taken one by one."""
 SMALL = 2**20
 """A model of fewer parameters is small."""
+MEASUREMENT_FORMAT = 1
+"""The version of a line of theory.jsonl."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +94,34 @@ class Measurement:
     discrepancy: float
     """||grad J_agg - grad J*||^2, the largest met, which the theory bounds by G_sc^2 eps_teach."""
 
-    def line(self) -> str:
-        """The measurement as one line of JSON; an infinite alpha, of a perfect teacher, is written as null."""
-        return json.dumps({k: None if v == float("inf") else v for k, v in asdict(self).items()})
+    def to_json(self) -> str:
+        """Format the measurement as one line of JSON; an infinite alpha, of a perfect teacher, is written as null."""
+        values = {name: None if value == float("inf") else value for name, value in asdict(self).items()}
+        return json.dumps({"format": MEASUREMENT_FORMAT, **values})
 
     @classmethod
-    def from_line(cls, line: str) -> "Measurement":
-        """The measurement of a line of JSON."""
-        try:
-            fields = json.loads(line)
-            return cls(**fields | ({"alpha": float("inf")} if fields["alpha"] is None else {}))
-        except (ValueError, TypeError, KeyError) as error:
-            raise StorageError(f"This line of theory.jsonl tells no measurement ({error}): {line[:60]}") from error
+    def from_json(cls, line: str, source: str = "theory.jsonl") -> "Measurement":
+        """Parse a line that `to_json` wrote.
+
+        Parameters
+        ----------
+        line
+            One line of theory.jsonl; fields that this version of trustmix does not know are ignored.
+        source
+            The name of the line in an error message.
+
+        Returns
+        -------
+        Measurement
+            The measurement.
+
+        Raises
+        ------
+        StorageError
+            If the line is anything else or is of a newer format.
+        """
+        found = storage.parse_record(cls, storage.parse_json(line, source), MEASUREMENT_FORMAT, source)
+        return found if found.alpha is not None else replace(found, alpha=float("inf"))
 
 
 @dataclass(frozen=True)
@@ -232,7 +250,7 @@ class TheoryProbe:
     def note(self, folder: Path, line: Round, tau: float) -> None:
         """Measure a round and write it into theory.jsonl; a round that is told again after a crash replaces itself."""
         kept = [found for found in read_measurements(folder) if found.round < line.round]
-        lines = [found.line() + "\n" for found in [*kept, self.measure(folder, line, tau)]]
+        lines = [found.to_json() + "\n" for found in [*kept, self.measure(folder, line, tau)]]
         storage.write_bytes(folder / "theory.jsonl", "".join(lines).encode())
 
     @cached_property
@@ -324,7 +342,8 @@ def _threads_for(model: nn.Module) -> Iterator[None]:
 def read_measurements(folder: Path) -> list[Measurement]:
     """The measurements that a run with `theory.every` wrote down."""
     file = folder / "theory.jsonl"
-    return [Measurement.from_line(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    return [Measurement.from_json(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def _loss_and_gradient(
