@@ -281,7 +281,7 @@ def test_values_that_are_no_probabilities_are_refused(message: bytes, reason: st
     ],
 )
 def test_a_mixture_that_is_none_is_refused(change: dict[str, torch.Tensor]) -> None:
-    tensors = {"logits": LOGITS, **DENSITY.state(), **change}
+    tensors = {"logits": LOGITS, **DENSITY.state_dict(), **change}
     with pytest.raises(TrustmixError):
         upload(encode_frame(tensors, SENDER.header("density", "float32")))
 

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
-from trustmix.density.estimators import PrecomputedScores
-from trustmix.density.gaussians import percentile_ranks
+from trustmix.density import PrecomputedScores, percentile_ranks
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public

@@ -43,7 +43,7 @@ def select_confident_samples(logits: torch.Tensor, held: Sequence[int]) -> tuple
     logits (N, C) are those of the public set. Of each held class, by their log-odds, come half as many samples as a
     class has where all are alike frequent, N / 2C: their numbers and that class, for a density to be fitted on.
 
-    >>> from trustmix.density.gaussians import ClassGaussians
+    >>> from trustmix.density import ClassGaussians
     >>> logits = torch.tensor([[9.0, 0, 0], [8.0, 0, 1], [0, 9.0, 0], [0, 8.0, 0], [0, 0, 9.0], [0, 0, 8.0]])
     >>> select_confident_samples(logits, held=[0, 1])[1].tolist()
     [0, 0, 1, 1]
