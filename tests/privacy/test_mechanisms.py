@@ -1,4 +1,4 @@
-"""What is told under a promise: noise as specified, probabilities again after it, scores without private data."""
+"""Mechanisms: noise as specified, probabilities again after it, and scores without private data."""
 
 import math
 

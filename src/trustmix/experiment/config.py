@@ -11,7 +11,7 @@ from trustmix.data import DATASETS, Augment
 from trustmix.density import DENSITIES
 from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing
 from trustmix.models import MODELS
-from trustmix.privacy.budget import Mechanism
+from trustmix.privacy import Mechanism
 from trustmix.registry import Registry
 from trustmix.wire import CODECS
 
