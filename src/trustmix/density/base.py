@@ -7,9 +7,8 @@ l(x) of the paper: how much the client has seen of such samples.
 from typing import Protocol
 
 import torch
-from numpy.typing import ArrayLike
 
-from trustmix.arrays import A, ArraySpec, format_shape, to_finite_tensor
+from trustmix.arrays import A, ArrayLike, ArraySpec, format_shape, to_finite_tensor
 from trustmix.errors import TrustmixError
 from trustmix.registry import Registry
 

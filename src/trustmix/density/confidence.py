@@ -6,9 +6,8 @@ They use the logits of the sample alone and learn nothing from the calibration s
 from collections.abc import Callable
 
 import torch
-from numpy.typing import ArrayLike
 
-from trustmix.arrays import A
+from trustmix.arrays import A, ArrayLike
 from trustmix.density.base import DENSITIES, restore_scores, validate_points
 
 

@@ -7,9 +7,8 @@ l(x) = log( sum_k n_k/n * N(phi(x); mu_k, Sigma) ).
 import math
 
 import torch
-from numpy.typing import ArrayLike
 
-from trustmix.arrays import A
+from trustmix.arrays import A, ArrayLike
 from trustmix.density.base import (
     DENSITIES,
     EXACT_DISTANCES,

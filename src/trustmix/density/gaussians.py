@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import overload
 
 import torch
-from numpy.typing import ArrayLike
 
 from trustmix import storage
-from trustmix.arrays import A, AnyArray, ArraySpec, format_shape, to_finite_tensor
+from trustmix.arrays import A, AnyArray, ArrayLike, ArraySpec, format_shape, to_finite_tensor
 from trustmix.density.base import DENSITIES, VARIANCE_FLOOR
 from trustmix.errors import TrustmixError
 

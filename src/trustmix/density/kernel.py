@@ -6,9 +6,8 @@ l(x) = log( 1/n * sum_j N(z(x); z_j, h^2 I) )
 import math
 
 import torch
-from numpy.typing import ArrayLike
 
-from trustmix.arrays import A
+from trustmix.arrays import A, ArrayLike
 from trustmix.density.base import (
     DENSITIES,
     EXACT_DISTANCES,
