@@ -98,7 +98,8 @@ def encode_upload(upload: Upload, expected: MessageHeader, codec: str, base: tor
     """An upload as a message; as a difference to `base`, the last teacher (N, C), where that is shorter.
 
     >>> expected = MessageHeader("north", 1, "0" * 16, samples=1, classes=2)
-    >>> message = encode_upload(Upload(torch.tensor([[0.9, 0.1]]), torch.tensor([-2.0])), expected, "float32")
+    >>> upload = Upload("north", torch.tensor([[0.9, 0.1]]), torch.tensor([-2.0]))
+    >>> message = encode_upload(upload, expected, "float32")
     >>> decode_upload(message, expected).scores
     tensor([-2.])
     """
