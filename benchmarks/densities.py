@@ -13,8 +13,7 @@ from trustmix.aggregation.rules import TAU_BY_RULE, Aggregator
 from trustmix import Client, Federation
 from trustmix.aggregation import Accumulator
 from trustmix.aggregation.trust import Trust
-from trustmix.density.estimators import DENSITIES, standardize_scores
-from trustmix.density.gaussians import percentile_ranks, roc_auc
+from trustmix.density import DENSITIES, percentile_ranks, roc_auc, standardize_scores
 from trustmix.engines import LocalEngine
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.recipe import Recipe

@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 from trustmix.aggregation import Accumulator, Aggregator, Coupling, SumAggregator, Teacher, Upload, couple, mix
 from trustmix.data import Dataset, Labelled
-from trustmix.density.gaussians import ClassGaussians
+from trustmix.density import ClassGaussians
 from trustmix.engines import LocalEngine
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.recipe import Recipe

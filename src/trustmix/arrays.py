@@ -1,4 +1,4 @@
-"""NumPy arrays and torch tensors alike: what comes in goes out. Inside, arithmetic is in float64."""
+"""NumPy arrays and torch tensors: results are arrays of the kind that was given. Arithmetic is in float64."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -10,26 +10,31 @@ import torch
 from trustmix.errors import TrustmixError
 
 AnyArray: TypeAlias = np.ndarray[Any, Any] | torch.Tensor
+"""An array of either library."""
 ArrayLike: TypeAlias = npt.ArrayLike | torch.Tensor
 """What functions on arrays take: NumPy arrays, torch tensors, and lists of numbers."""
 A = TypeVar("A", np.ndarray[Any, Any], torch.Tensor)
+"""An array of one library; two uses of it in a signature are of the same."""
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """What an array was when it came in: which library, which floating type, which device.
+    """The kind of an array: its library, floating type and device.
 
+    Examples
+    --------
     >>> ArraySpec.of(np.zeros(2, np.float16)).restore(torch.ones(2)).dtype
     dtype('float16')
     """
 
     package: str
+    """The library: numpy or torch."""
     dtype: torch.dtype
     device: str = "cpu"
 
     @classmethod
     def of(cls, array: Any) -> "ArraySpec":
-        """The kind of an array; integers and lists count as the default float of NumPy."""
+        """The kind of an array; integers and lists count as NumPy's float64."""
         if isinstance(array, torch.Tensor):
             dtype = array.dtype if array.dtype.is_floating_point else torch.float64
             return cls("torch", dtype, str(array.device))
@@ -42,7 +47,7 @@ class ArraySpec:
         return ArraySpec(self.package, torch.float32 if narrow else self.dtype, self.device)
 
     def restore(self, tensor: torch.Tensor) -> Any:
-        """The tensor as an array of this kind."""
+        """Convert the tensor to an array of this kind."""
         tensor = tensor.to(dtype=self.dtype, device=self.device)
         return tensor.numpy() if self.package == "numpy" else tensor
 
@@ -63,9 +68,28 @@ class ArraySpec:
         return cls(package, getattr(torch, dtype))
 
 
-def to_finite_tensor(array: Any, name: str) -> torch.Tensor:
-    """The array as a tensor of floats; non-numbers and NaN or infinite entries are refused by name and place.
+def to_finite_tensor(array: ArrayLike, name: str) -> torch.Tensor:
+    """Convert an array to a tensor of finite floats.
 
+    Parameters
+    ----------
+    array : array-like
+        A NumPy array, a torch tensor, or nested lists of numbers.
+    name : str
+        The name of the argument, for the error message.
+
+    Returns
+    -------
+    torch.Tensor
+        Of its own floating type, or float64.
+
+    Raises
+    ------
+    TrustmixError
+        If it holds something else than numbers, or an entry is NaN or infinite.
+
+    Examples
+    --------
     >>> to_finite_tensor([[0.0, float("nan")]], "logits")
     Traceback (most recent call last):
     ...
@@ -83,14 +107,44 @@ def to_finite_tensor(array: Any, name: str) -> torch.Tensor:
 def all_finite(tensor: torch.Tensor) -> bool:
     """Whether no entry is NaN or infinite; a finite sum proves it in one fast pass.
 
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Floats of any shape.
+
+    Returns
+    -------
+    bool
+        True if every entry is finite.
+
+    Examples
+    --------
     >>> all_finite(torch.tensor([1e308, 1e308], dtype=torch.float64)), all_finite(torch.tensor([1.0, torch.nan]))
     (True, False)
     """
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
-def to_float_tensor(array: Any, name: str) -> torch.Tensor:
-    """The array as a tensor of its own floating type, or of float64, whatever the numbers."""
+def to_float_tensor(array: ArrayLike, name: str) -> torch.Tensor:
+    """Convert an array to a tensor of floats.
+
+    Parameters
+    ----------
+    array : array-like
+        A NumPy array, a torch tensor, or nested lists of numbers.
+    name : str
+        The name of the argument, for the error message.
+
+    Returns
+    -------
+    torch.Tensor
+        Of its own floating type, or float64; detached. Entries may be NaN or infinite.
+
+    Raises
+    ------
+    TrustmixError
+        If it holds something else than numbers.
+    """
     try:
         tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(_numpy_floats(array))
         return (tensor if tensor.dtype.is_floating_point else tensor.to(torch.float64)).detach()
@@ -98,14 +152,16 @@ def to_float_tensor(array: Any, name: str) -> torch.Tensor:
         raise TrustmixError(f"{name}: expected an array of numbers, got {type(array).__name__} ({error}).") from error
 
 
-def _numpy_floats(array: Any) -> np.ndarray[Any, Any]:
+def _numpy_floats(array: ArrayLike) -> np.ndarray[Any, Any]:
     found = np.asarray(array)
     return found if found.dtype in (np.float16, np.float32, np.float64) else found.astype(np.float64)
 
 
 def format_shape(tensor: torch.Tensor) -> str:
-    """A shape as people write it.
+    """The shape as text.
 
+    Examples
+    --------
     >>> format_shape(torch.zeros(4, 10))
     '(4, 10)'
     """

@@ -1,35 +1,48 @@
-"""How honest probabilities are: their surprise at the truth, and how far confidence is from being right."""
+"""Metrics of predicted probabilities: accuracy, negative log-likelihood and expected calibration error."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from trustmix.arrays import to_float_tensor
+from trustmix.arrays import ArrayLike, to_float_tensor
 
 BINS = 15
-"""Intervals of equal width that confidences are sorted into."""
-SMALLEST = 1e-12
-"""A smaller probability counts as this one: a codec that drops classes would else make one sample infinite."""
+"""Intervals of equal width for the confidence."""
+MIN_PROBABILITY = 1e-12
+"""A smaller probability counts as this one, since a codec may round a probability to 0."""
 
 
 @dataclass(frozen=True)
 class ClassificationMetrics:
-    """What predictions are worth, measured by the truth."""
+    """Accuracy, negative log-likelihood and calibration error of predictions."""
 
     accuracy: float
-    """The part whose most probable class is the label."""
+    """The fraction of samples whose most probable class is the label."""
     nll: float
     """The mean negative log-likelihood of the labels, in nats."""
     ece: float
     """The expected calibration error."""
 
     @classmethod
-    def of(cls, probabilities: Any, labels: Any) -> "ClassificationMetrics":
-        """All three, of probabilities (N, C) and labels (N,).
+    def of(cls, probabilities: ArrayLike, labels: ArrayLike) -> "ClassificationMetrics":
+        """Compute all three metrics.
 
-        >>> worth = ClassificationMetrics.of([[0.75, 0.25]] * 4, [0, 0, 0, 1])
-        >>> worth.accuracy, round(worth.nll, 4), worth.ece
+        Parameters
+        ----------
+        probabilities : array-like (N, C)
+            Predictions.
+        labels : array-like (N,)
+            Classes.
+
+        Returns
+        -------
+        ClassificationMetrics
+            All three metrics.
+
+        Examples
+        --------
+        >>> metrics = ClassificationMetrics.of([[0.75, 0.25]] * 4, [0, 0, 0, 1])
+        >>> metrics.accuracy, round(metrics.nll, 4), metrics.ece
         (0.75, 0.5623, 0.0)
         """
         p, truth = to_float_tensor(probabilities, "probabilities"), torch.as_tensor(labels)
@@ -37,19 +50,47 @@ class ClassificationMetrics:
         return cls(right, negative_log_likelihood(p, truth), calibration_error(p, truth))
 
 
-def negative_log_likelihood(probabilities: Any, labels: Any) -> float:
-    """The mean of -log p(label), in nats; probabilities (N, C), labels (N,).
+def negative_log_likelihood(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """The mean negative log-likelihood of the labels.
 
+    Parameters
+    ----------
+    probabilities : array-like (N, C)
+        Predictions.
+    labels : array-like (N,)
+        Classes.
+
+    Returns
+    -------
+    float
+        The mean of -log p(label), in nats.
+
+    Examples
+    --------
     >>> round(negative_log_likelihood([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
     0.4904
     """
     p, truth = to_float_tensor(probabilities, "probabilities").to(torch.float64), torch.as_tensor(labels)
-    return -float(p.gather(1, truth.to(p.device)[:, None]).clamp_min(SMALLEST).log().mean())
+    return -float(p.gather(1, truth.to(p.device)[:, None]).clamp_min(MIN_PROBABILITY).log().mean())
 
 
-def calibration_error(probabilities: Any, labels: Any) -> float:
-    """The expected calibration error (Guo et al., 2017): |accuracy - confidence| of each bin, weighted by its samples.
+def calibration_error(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """The expected calibration error (Guo et al., 2017) over `BINS` intervals of confidence.
 
+    Parameters
+    ----------
+    probabilities : array-like (N, C)
+        Predictions.
+    labels : array-like (N,)
+        Classes.
+
+    Returns
+    -------
+    float
+        The mean over samples of |accuracy - confidence| of their bin.
+
+    Examples
+    --------
     >>> calibration_error([[0.75, 0.25]] * 4, [0, 0, 0, 1])
     0.0
     >>> calibration_error([[1.0, 0.0]] * 4, [0, 0, 1, 1])

@@ -11,12 +11,12 @@ from scipy.stats import norm
 from sklearn.mixture import GaussianMixture
 
 from trustmix import ClassGaussians, TrustmixError
-from trustmix.density.gaussians import FLOOR
+from trustmix.density.base import VARIANCE_FLOOR
 
 
 def by_scipy(logits: Any, labels: Any, points: Any) -> Any:
     """The same density written down independently, one component and one dimension at a time."""
-    floor = FLOOR * (logits.var(0).mean() or 1.0)
+    floor = VARIANCE_FLOOR * (logits.var(0).mean() or 1.0)
     parts = []
     for cls in np.unique(labels):
         own = logits[labels == cls]
@@ -28,7 +28,7 @@ def by_scipy(logits: Any, labels: Any, points: Any) -> Any:
 def by_sklearn(logits: Any, labels: Any, points: Any) -> Any:
     density = ClassGaussians.fit(logits, labels)
     mixture = GaussianMixture(len(density.means), covariance_type="diag")
-    floor = FLOOR * (logits.var(0).mean() or 1.0)
+    floor = VARIANCE_FLOOR * (logits.var(0).mean() or 1.0)
     own = [logits[labels == cls] for cls in np.unique(labels)]
     mixture.means_ = np.stack([x.mean(0) for x in own])
     mixture.covariances_ = np.maximum(np.stack([x.var(0) for x in own]), floor)
@@ -76,7 +76,7 @@ def test_log_likelihood_agrees_with_independent_implementations(case: Any, refer
 def test_a_single_calibration_sample_of_a_class_gives_a_finite_component_of_the_floor_variance() -> None:
     logits = np.array([[0.0, 4.0], [0.0, 6.0], [9.0, 1.0]])
     density = ClassGaussians.fit(logits, [0, 0, 1])
-    floor = FLOOR * logits.var(0).mean()
+    floor = VARIANCE_FLOOR * logits.var(0).mean()
     assert density.variances[1].tolist() == pytest.approx([floor, floor])
     assert np.isfinite(density.log_prob(logits)).all()
 
@@ -119,8 +119,8 @@ def test_what_comes_in_goes_out_and_scores_are_at_least_float32(dtype: str) -> N
     assert isinstance(scores, np.ndarray)
     assert scores.dtype == wide
     tensor = torch.from_numpy(logits)
-    scores = ClassGaussians.fit(tensor, torch.arange(20) % 2).log_prob(tensor)
-    assert scores.dtype == getattr(torch, wide)
+    as_tensor = ClassGaussians.fit(tensor, torch.arange(20) % 2).log_prob(tensor)
+    assert as_tensor.dtype == getattr(torch, wide)
 
 
 def test_a_saved_density_scores_as_before(tmp_path: Path) -> None:
@@ -171,6 +171,6 @@ def test_public_logits_of_another_shape_are_refused(points: Any) -> None:
     ],
 )
 def test_a_density_from_outside_is_checked(change: dict[str, torch.Tensor | None], sentence: str) -> None:
-    state = {**ClassGaussians.fit(GOOD, [0, 0, 1, 1]).state(), **change}
+    state = {**ClassGaussians.fit(GOOD, [0, 0, 1, 1]).state_dict(), **change}
     with pytest.raises(TrustmixError, match=sentence):
-        ClassGaussians.from_state({key: value for key, value in state.items() if value is not None})
+        ClassGaussians.from_state_dict({key: value for key, value in state.items() if value is not None})

@@ -21,7 +21,7 @@ def recipe(*overrides: str) -> Recipe:
 
 
 @pytest.mark.parametrize("density", ["{kind='features'}", "{kind='kernel', standardise=true}"])
-def test_the_meter_rebuilds_the_teacher_of_any_density(density: str, tmp_path: Path) -> None:
+def test_the_probe_rebuilds_the_teacher_of_any_density(density: str, tmp_path: Path) -> None:
     wanted = recipe(f"density={density}")
     tm.run(wanted, out=tmp_path / "run")
     line = RunDirectory(tmp_path / "run").rounds()[0]

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 import trustmix as tm
 from trustmix import Recipe, TrustmixError
 from trustmix.cli import app
-from trustmix.density.gaussians import roc_auc
 from trustmix.experiment.build import build_federation
 from trustmix.federation import Request, train
 from trustmix.federation.client import Client
@@ -206,15 +204,6 @@ def test_augmentation_is_refused_for_what_are_no_images(tmp_path: Path) -> None:
 def test_test_samples_measure_on_a_part() -> None:
     experiment = build_federation(Recipe.load("demo", [*SMALL, "split.test_samples=50"]))
     assert {len(client.test or []) for client in experiment.clients} == {50}
-
-
-def test_separation_is_the_area_under_the_roc_curve() -> None:
-    generator = torch.Generator().manual_seed(0)
-    own = torch.rand(300, generator=generator) < 0.3
-    scores = torch.randn(300, generator=generator) + own
-    assert roc_auc(scores, own) == pytest.approx(roc_auc_score(own, scores))
-    coarse = scores.round()
-    assert roc_auc(coarse, own) == pytest.approx(roc_auc_score(own, coarse))
 
 
 def test_the_density_tells_own_classes_on_the_demo() -> None:

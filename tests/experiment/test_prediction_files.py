@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import trustmix as tm
 from trustmix.aggregation import Upload
 from trustmix.cli import app
-from trustmix.density.gaussians import percentile_ranks
+from trustmix.density import percentile_ranks
 from trustmix.federation import resolve_method
 
 RNG = np.random.default_rng(0)

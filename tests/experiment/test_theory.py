@@ -1,4 +1,4 @@
-"""The meter on real runs: it sees the teacher that the run saw, and what it says is what the paper says."""
+"""The probe on real runs: it rebuilds the teacher of the run, and its measurements keep to the theory."""
 
 import json
 from dataclasses import asdict
@@ -13,10 +13,11 @@ from trustmix import Recipe, TrustmixError
 from trustmix.cli import app
 from trustmix.experiment.run import build_probe
 from trustmix.experiment.run_directory import RunDirectory
-from trustmix.experiment.theory import TAUS, analyze_runs
+from trustmix.experiment.theory import analyze_runs
 from trustmix.federation import ProgressCallback, ProgressEvent
 from trustmix.report.theory_page import page
-from trustmix.theory.probe import Measurement, read_measurements
+from trustmix.theory.analysis import TAUS
+from trustmix.theory.measurement import Measurement, read_measurements
 
 SMALL = ["clients=5", "rounds=2", "split.samples_per_client=40", "public.samples=80", "engine.mode=sequential"]
 RULES = ("avg", "suwa", "uwa")
@@ -36,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_meter_rebuilds_the_teacher_of_every_round(runs: Path) -> None:
+def test_the_probe_rebuilds_the_teacher_of_every_round(runs: Path) -> None:
     for rule in RULES:
         lines, measured = RunDirectory(runs / rule).rounds(), read_measurements(runs / rule)
         assert [m.round for m in measured] == [1, 2]
@@ -114,10 +115,10 @@ def test_seeds_of_different_splits_are_compared_on_the_test_set(runs: Path, tmp_
 def test_split_seed_fixes_who_holds_what_and_nothing_else() -> None:
     one, other = (build_probe(small("split.seed=3", f"seed={seed}")) for seed in (0, 1))
     plain = build_probe(small("seed=3"))
-    for meter in (other, plain):
-        assert torch.equal(one.public.inputs, meter.public.inputs)
-        assert torch.equal(one.shares[2][0].inputs, meter.shares[2][0].inputs)
-    first, second = (next(meter.factories[0]().parameters()) for meter in (one, other))
+    for probe in (other, plain):
+        assert torch.equal(one.public.inputs, probe.public.inputs)
+        assert torch.equal(one.shares[2][0].inputs, probe.shares[2][0].inputs)
+    first, second = (next(probe.factories[0]().parameters()) for probe in (one, other))
     assert not torch.equal(first, second)
 
 

@@ -8,8 +8,7 @@ from torch import nn
 
 import trustmix as tm
 from trustmix import Labelled, TrustmixError
-from trustmix.density.estimators import DENSITIES
-from trustmix.density.gaussians import roc_auc
+from trustmix.density import DENSITIES, roc_auc
 from trustmix.federation import DeviceConfig
 from trustmix.federation.scoring import score_inputs
 

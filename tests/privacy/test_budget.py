@@ -1,4 +1,4 @@
-"""Promises of privacy in a federation: spent as promised, repeatable where simulated, secret elsewhere, or refused."""
+"""Privacy budgets in a federation: spent as planned, repeatable where simulated, secret elsewhere, or refused."""
 
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ import trustmix as tm
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.federation import Request, Training, train
-from trustmix.privacy.budget import PrivacyBudget
+from trustmix.privacy import PrivacyBudget
 from trustmix.seeds import STATE, secure_generator
 
 SMALL: dict[str, Any] = {
@@ -46,12 +46,12 @@ def test_uploads_under_a_promise_differ_from_those_without_and_nothing_is_held_o
     assert len(first.private) + len(first.calibration) == len(second.private) == 60
     assert first.dp_sgd_params is None
     assert second.dp_sgd_params is not None
-    assert second.dp_sgd_params.multiplier > 0.3
+    assert second.dp_sgd_params.noise_multiplier > 0.3
 
 
 def test_noise_is_repeatable_only_where_it_is_simulated() -> None:
     def drawn(privacy: PrivacyBudget) -> torch.Tensor:
-        return torch.randn(5, generator=privacy.draws(0, "upload", "north", 1))
+        return torch.randn(5, generator=privacy.generator(0, "upload", "north", 1))
 
     simulated, real = PrivacyBudget(8.0, 3, simulated=True), PrivacyBudget(8.0, 3)
     assert torch.equal(drawn(simulated), drawn(simulated))
@@ -100,9 +100,9 @@ def test_a_client_that_has_spent_its_rounds_answers_no_more(mechanism: Any) -> N
 
 def test_more_samples_and_fewer_rounds_need_less_noise() -> None:
     def multiplier(samples: int, rounds: int) -> float:
-        noise = PrivacyBudget(8.0, rounds).gradients(samples, Training())
-        assert noise is not None
-        return noise.multiplier
+        params = PrivacyBudget(8.0, rounds).dp_sgd_params(samples, Training())
+        assert params is not None
+        return params.noise_multiplier
 
     assert multiplier(4000, 2) < multiplier(400, 2) < multiplier(400, 4)
 

@@ -12,7 +12,7 @@ from trustmix.privacy.dp_sgd import DPSGDParams, dp_gradients, poisson_batches, 
 
 
 def gradient(model: nn.Module, x: torch.Tensor, y: torch.Tensor, noise: DPSGDParams, seed: int = 0) -> torch.Tensor:
-    dp_gradients(model, x, y, noise, samples=10, draws=torch.Generator().manual_seed(seed))
+    dp_gradients(model, x, y, noise, samples=10, generator=torch.Generator().manual_seed(seed))
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
 
@@ -28,7 +28,7 @@ def test_gradients_are_those_of_single_records_cut_and_summed(network: type[nn.M
         loss = cross_entropy(model(one[None]), label[None])
         whole = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
         wanted.append(whole * min(1.0, 0.5 / float(whole.norm())))
-    found = gradient(model, x, y, DPSGDParams(clip=0.5, multiplier=0.0, rate=0.5))
+    found = gradient(model, x, y, DPSGDParams(clip=0.5, noise_multiplier=0.0, sample_rate=0.5))
     torch.testing.assert_close(found, torch.stack(wanted).sum(0) / (0.5 * 10), rtol=1e-4, atol=1e-6)
 
 
@@ -36,7 +36,7 @@ def test_a_record_more_moves_the_sum_by_no_more_than_the_cut_however_wild_it_is(
     model, (x, y) = mlp((1, 8, 8), 3), some(6)
     x[-1] *= 1e4
     y[-1] = model(x[-1:]).argmin()  # as wrong as can be
-    noise = DPSGDParams(clip=0.1, multiplier=1.0, rate=1.0)
+    noise = DPSGDParams(clip=0.1, noise_multiplier=1.0, sample_rate=1.0)
     moved = gradient(model, x, y, noise) - gradient(model, x[:-1], y[:-1], noise)
     assert 0 < 10 * float(moved.norm()) <= 0.1 * 1.001
 
@@ -50,7 +50,7 @@ def test_noise_on_gradients_is_normal_and_of_the_specified_size() -> None:
     assert stats.kstest(noise, stats.norm(scale=1.1 * deviation).cdf).pvalue < 0.01
 
 
-def test_a_batch_of_nobody_is_noise_alone() -> None:
+def test_an_empty_batch_gives_noise_alone() -> None:
     model, (x, y) = mlp((1, 8, 8), 3), some(0)
     assert float(gradient(model, x, y, DPSGDParams(1.0, 1.0, 0.1)).std()) == pytest.approx(1.0, rel=0.1)
 

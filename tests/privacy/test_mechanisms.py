@@ -1,4 +1,4 @@
-"""What is told under a promise: noise as specified, probabilities again after it, scores without private data."""
+"""Mechanisms: noise as specified, probabilities again after it, and scores without private data."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from trustmix.density.gaussians import ClassGaussians
+from trustmix.density import ClassGaussians
 from trustmix.privacy.mechanisms import gaussian_mechanism, project_to_simplex, select_confident_samples
 
 

@@ -118,6 +118,12 @@ def test_rounded_rows_sum_to_the_count_and_each_level_is_next_to_its_share(q: to
     assert float(levels.min()) >= 0
 
 
+@pytest.mark.parametrize("wrong", [-1, 300])
+def test_a_class_that_does_not_exist_is_refused_by_its_number(wrong: int) -> None:
+    with pytest.raises(TrustmixError, match=f"names class {wrong}; there are 300"):
+        CODECS.get("argmax").decode({"classes": torch.tensor([5, wrong], dtype=torch.int32)}, 300)
+
+
 def test_a_codec_that_does_not_exist_is_answered_with_those_that_do() -> None:
     with pytest.raises(
         TrustmixError, match=r'There is no codec "top-4". Did you mean "top-\d"\? There are: argmax, float'

@@ -15,7 +15,7 @@ import zstandard
 
 from trustmix import ClassGaussians, TrustmixError, storage
 from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, decode_teacher, decode_upload, encode_teacher
-from trustmix.wire.framing import CHECKSUM, MAGIC, WORDS, add_checksum, encode_frame
+from trustmix.wire.framing import CHECKSUM_BYTES, DICTIONARY, MAGIC, add_checksum, encode_frame
 
 SAMPLES, CLASSES = 24, 7
 GENERATOR = torch.Generator().manual_seed(0)
@@ -24,7 +24,7 @@ DENSITY = ClassGaussians.fit(3 * torch.randn(30, CLASSES, generator=GENERATOR), 
 TEACHER = torch.softmax(LOGITS + 0.1, 1)
 SENDER = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
 SERVER = MessageHeader("server", 2, "f" * 16, SAMPLES, CLASSES)
-START = len(MAGIC) + CHECKSUM
+START = len(MAGIC) + CHECKSUM_BYTES
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def test_every_single_flipped_bit_is_found(sound: Sound) -> None:
 
 
 def compress(contents: bytes, **options: Any) -> bytes:
-    return zstandard.ZstdCompressor(level=1, dict_data=WORDS, **options).compress(contents)
+    return zstandard.ZstdCompressor(level=1, dict_data=DICTIONARY, **options).compress(contents)
 
 
 def test_damage_under_a_right_checksum_never_crashes_and_never_takes_memory() -> None:
@@ -128,7 +128,7 @@ def test_damage_under_a_right_checksum_never_crashes_and_never_takes_memory() ->
             for sound in SOUND:
                 body = bytearray(sound.message[START:])
                 body[luck.randrange(len(body))] ^= 1 << luck.randrange(8)
-                contents = bytearray(zstandard.ZstdDecompressor(dict_data=WORDS).decompress(sound.message[START:]))
+                contents = bytearray(zstandard.ZstdDecompressor(dict_data=DICTIONARY).decompress(sound.message[START:]))
                 contents[luck.randrange(len(contents))] ^= 1 << luck.randrange(8)
                 for forged in (add_checksum(bytes(body)), add_checksum(compress(bytes(contents)))):
                     try:
@@ -281,7 +281,7 @@ def test_values_that_are_no_probabilities_are_refused(message: bytes, reason: st
     ],
 )
 def test_a_mixture_that_is_none_is_refused(change: dict[str, torch.Tensor]) -> None:
-    tensors = {"logits": LOGITS, **DENSITY.state(), **change}
+    tensors = {"logits": LOGITS, **DENSITY.state_dict(), **change}
     with pytest.raises(TrustmixError):
         upload(encode_frame(tensors, SENDER.header("density", "float32")))
 

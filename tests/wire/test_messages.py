@@ -19,7 +19,7 @@ from trustmix.wire import (
     encode_upload,
     fingerprint,
 )
-from trustmix.wire.framing import WORDS, add_checksum
+from trustmix.wire.framing import DICTIONARY, add_checksum
 
 SAMPLES, CLASSES = 40, 10
 ENVELOPE = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
@@ -118,7 +118,7 @@ def forged(tensors: dict[str, Any], facts: Any) -> bytes:
     """A frame around a safetensors header that says anything, without a byte of data."""
     header = json.dumps({**tensors, "__metadata__": {"trustmix": json.dumps(facts)}}).encode()
     body = len(header).to_bytes(8, "little") + header
-    return add_checksum(zstandard.ZstdCompressor(dict_data=WORDS).compress(body))
+    return add_checksum(zstandard.ZstdCompressor(dict_data=DICTIONARY).compress(body))
 
 
 @pytest.mark.parametrize(

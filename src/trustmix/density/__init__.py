@@ -1,14 +1,23 @@
 """How much a client has seen of a sample: densities of its logits or features, other scores, and ranks of scores."""
 
-from trustmix.density.estimators import DENSITIES, FEATURES, DensityEstimator, PrecomputedScores, standardize_scores
-from trustmix.density.gaussians import ClassGaussians, percentile_ranks, roc_auc
+from trustmix.density.base import DENSITIES, FEATURES, Density, DensityEstimator, PrecomputedScores
+from trustmix.density.confidence import ConfidenceScore
+from trustmix.density.feature_gaussians import FeatureGaussians, ledoit_wolf
+from trustmix.density.gaussians import ClassGaussians
+from trustmix.density.kernel import KernelDensity
+from trustmix.density.ranks import percentile_ranks, roc_auc, standardize_scores
 
 __all__ = [
     "DENSITIES",
     "FEATURES",
     "ClassGaussians",
+    "ConfidenceScore",
+    "Density",
     "DensityEstimator",
+    "FeatureGaussians",
+    "KernelDensity",
     "PrecomputedScores",
+    "ledoit_wolf",
     "percentile_ranks",
     "roc_auc",
     "standardize_scores",

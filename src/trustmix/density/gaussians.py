@@ -1,4 +1,4 @@
-"""Who has seen such a sample: a Gaussian mixture on a client's logits (section 3.4 and appendix A.4 of the paper).
+"""The paper's density: a Gaussian mixture on a client's logits (section 3.4 and appendix A.4).
 
 One component per local class, equal weights 1/|C_i|, diagonal covariance, closed form (mean and standard deviation
 of each class), no EM:  l_i(x) = log( 1/|C_i| * sum_k N(z_i(x); mu_ik, diag sigma_ik^2) ).
@@ -9,24 +9,33 @@ an N x K x C temporary.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import overload
 
 import torch
 
 from trustmix import storage
-from trustmix.arrays import ArraySpec, format_shape, to_finite_tensor
+from trustmix.arrays import A, AnyArray, ArrayLike, ArraySpec, format_shape, to_finite_tensor
+from trustmix.density.base import DENSITIES, VARIANCE_FLOOR
 from trustmix.errors import TrustmixError
 
-FLOOR = 1e-3
-"""Smallest variance of a component, as a part of the mean variance of the calibration logits (of 1 where that is 0).
-
-It acts where a variance cannot be estimated, as with a single calibration sample of a class; there it keeps the
-component from becoming a spike of unbounded density."""
+TILE_ROWS = 10_000
+"""Rows of logits that are worked on together."""
 
 
 class ClassGaussians:
-    """The density of one client, or of several clients at once (`means` is then (M, K, C)).
+    """The density of one client, or of M clients at once.
 
+    Parameters
+    ----------
+    means : torch.Tensor (K, C) or (M, K, C)
+        mu of each component, float64.
+    variances : torch.Tensor (K, C) or (M, K, C)
+        sigma^2 of each component.
+    log_weights : torch.Tensor (K,) or (M, K)
+        The logarithm of the weight of each component, -inf where a client has fewer classes than K.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 2, 100)
@@ -39,18 +48,31 @@ class ClassGaussians:
 
     def __init__(self, means: torch.Tensor, variances: torch.Tensor, log_weights: torch.Tensor) -> None:
         self.means = means
-        """(K, C) or (M, K, C), float64: mu of each component."""
         self.variances = variances
-        """Same shape: sigma^2, floored."""
         self.log_weights = log_weights
-        """(K,) or (M, K): log of the component's weight, -inf where a client has fewer classes than K."""
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, floor: float = FLOOR) -> "ClassGaussians":
-        """Fit on calibration logits (n, C) and labels (n,).
+    def fit(cls, logits: ArrayLike, labels: ArrayLike, *, floor: float = VARIANCE_FLOOR) -> "ClassGaussians":
+        """Fit on the calibration samples of one client, or of several clients together.
 
-        Several clients are fitted together from (M, n, C) and (M, n), or, where they hold different numbers of
-        samples, from two lists of (n_i, C) and (n_i,). Their class sets may differ in any way.
+        Parameters
+        ----------
+        logits : array-like (n, C), (M, n, C), or a list of M arrays (n_i, C)
+            The logits of the calibration samples. A list is for clients with different numbers of samples.
+        labels : array-like (n,), (M, n), or a list of M arrays (n_i,)
+            Their classes. The class sets of clients may differ in any way.
+        floor : float
+            The smallest variance, relative to the mean variance of a client's calibration logits.
+
+        Returns
+        -------
+        ClassGaussians
+            The fitted density.
+
+        Raises
+        ------
+        TrustmixError
+            If a client has no samples, or not one label for each, or an entry is not finite.
         """
         clients, single = _clients(logits, "logits", 2)
         all_labels, _ = _clients(labels, "labels", 1)
@@ -63,27 +85,64 @@ class ClassGaussians:
         means, variances, log_weights = _moments(z, members, floor)
         return cls(means[0], variances[0], log_weights[0]) if single else cls(means, variances, log_weights)
 
-    def log_prob(self, logits: Any) -> Any:
-        """l(x) of each row: (N, C) -> (N,), or with M clients (M, N, C) -> (M, N), in the kind of array given.
+    @overload
+    def log_prob(self, logits: A) -> A: ...
 
-        The result is at least float32: log-densities of hundreds of nats are common and overflow half precision.
+    @overload
+    def log_prob(self, logits: Sequence[A]) -> A: ...
+
+    def log_prob(self, logits: AnyArray | Sequence[AnyArray]) -> AnyArray:
+        """The score l(x) of each row.
+
+        Parameters
+        ----------
+        logits : array (N, C), or (M, N, C) for a density of M clients, or a list of M arrays (N, C)
+            NumPy arrays or torch tensors.
+
+        Returns
+        -------
+        array (N,) or (M, N)
+            Of the library and device of `logits`. At least float32: log-densities of hundreds of nats are common and
+            overflow half precision.
+
+        Raises
+        ------
+        TrustmixError
+            If the shape is another or an entry is not finite.
         """
-        tensors = not isinstance(logits, torch.Tensor) and isinstance(logits, Sequence) and len(logits) > 0
-        stacked = torch.stack(list(logits)) if tensors and isinstance(logits[0], torch.Tensor) else logits
+        of_tensors = isinstance(logits, Sequence) and len(logits) > 0 and isinstance(logits[0], torch.Tensor)
+        stacked = torch.stack([torch.as_tensor(one) for one in logits]) if of_tensors else logits
         z = to_finite_tensor(stacked, "logits")
         wanted = (*self.means.shape[:-2], z.shape[-2] if z.ndim > 1 else "N", self.means.shape[-1])
         if tuple(z.shape) != wanted:
             raise TrustmixError(f"logits have the shape {format_shape(z)}; this density takes {wanted}.")
         scores = _log_likelihood(z.cpu(), self.means, self.variances, self.log_weights)
-        return ArraySpec.of(stacked).at_least_float32().restore(scores)
+        restored: AnyArray = ArraySpec.of(stacked).at_least_float32().restore(scores)
+        return restored
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """The density as named tensors; `from_state` takes them back."""
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The density as named tensors; `from_state_dict` takes them back."""
         return {"means": self.means, "variances": self.variances, "log_weights": self.log_weights}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, torch.Tensor]) -> "ClassGaussians":
-        """A density from named tensors, which may come from outside: shapes and values are checked."""
+    def from_state_dict(cls, state: Mapping[str, torch.Tensor]) -> "ClassGaussians":
+        """Rebuild a density from the named tensors of `state_dict`, which may come from outside.
+
+        Parameters
+        ----------
+        state : mapping of str to torch.Tensor
+            `means`, `variances` and `log_weights`; other names are ignored.
+
+        Returns
+        -------
+        ClassGaussians
+            The density.
+
+        Raises
+        ------
+        TrustmixError
+            If a tensor is missing, shapes do not fit, a variance is not positive or weights do not sum to one.
+        """
         missing = {"means", "variances", "log_weights"} - set(state)
         if missing:
             raise TrustmixError(f"a saved density lacks {', '.join(sorted(missing))}.")
@@ -98,46 +157,20 @@ class ClassGaussians:
 
     def save(self, path: str | Path) -> None:
         """Write the density to a safetensors file."""
-        storage.write_tensors(Path(path), self.state())
+        storage.write_tensors(Path(path), self.state_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> "ClassGaussians":
-        """Read a density written by `save`."""
-        return cls.from_state(storage.read_tensors(Path(path))[0])
+        """Read a density that `save` has written."""
+        return cls.from_state_dict(storage.read_tensors(Path(path))[0])
 
 
-def roc_auc(scores: torch.Tensor, own: torch.Tensor) -> float:
-    """How well log-densities (n,) tell a client's own classes, marked in `own` (n,): the area under the ROC curve.
-
-    0.5 is chance, 1 a perfect separation.
-
-    >>> roc_auc(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([True, False, True]))
-    1.0
-    """
-    _, place, ties = torch.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (ties.cumsum(0) - (ties - 1) / 2)[place].double()  # equal scores share the mean of their ranks
-    inside = int(own.sum())
-    return float((ranks[own].sum() - inside * (inside + 1) / 2) / (inside * (len(scores) - inside)))
+DENSITIES.register("gaussians")(ClassGaussians)
 
 
-def percentile_ranks(known: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """The part of the calibration scores `known` (n,) that lie below each score (N,), a tie counting half.
-
-    Log-densities of different models have no common scale; their ranks have: own samples are spread evenly over 0 to 1.
-
-    >>> percentile_ranks(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([-9.0, 2.5, 3.0])).tolist()
-    [0.0, 0.5, 0.625]
-    """
-    ordered = known.double().sort().values
-    found = scores.double().contiguous()
-    below, up_to = (torch.searchsorted(ordered, found, right=right) for right in (False, True))
-    return (below + up_to) / (2 * len(ordered))
-
-
-def _clients(array: Any, name: str, ndim: int) -> tuple[list[torch.Tensor], bool]:
-    """The array as one tensor a client, and whether it was a single client's."""
-    is_list = isinstance(array, Sequence)
-    if is_list and len(array) and getattr(array[0], "ndim", 0) == ndim:
+def _clients(array: ArrayLike, name: str, ndim: int) -> tuple[list[torch.Tensor], bool]:
+    """The array as one tensor per client, and whether it is of a single client."""
+    if isinstance(array, Sequence) and len(array) and getattr(array[0], "ndim", 0) == ndim:
         clients = [to_finite_tensor(one, f"{name}[{index}]").cpu().to(torch.float64) for index, one in enumerate(array)]
         single = False
     else:
@@ -205,14 +238,10 @@ def _log_likelihood(
     return scores
 
 
-TILE = 10_000
-"""Rows of logits worked on at a time."""
-
-
 def _tiles(clients: int, samples: int) -> Iterator[tuple[slice, slice]]:
     """Slices of clients and rows that cover everything, each small enough for the cache."""
-    rows = min(samples, TILE)
-    together = max(1, TILE // rows)
+    rows = min(samples, TILE_ROWS)
+    together = max(1, TILE_ROWS // rows)
     for first in range(0, clients, together):
         for row in range(0, samples, rows):
             yield slice(first, first + together), slice(row, row + rows)

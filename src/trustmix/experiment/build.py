@@ -41,8 +41,7 @@ from trustmix.federation import (
 from trustmix.federation.method import CLIENTS
 from trustmix.federation.training import token_lengths
 from trustmix.models import ModelFactory, WithFeatures, validate_model
-from trustmix.privacy.budget import PrivacyBudget
-from trustmix.privacy.dp_sgd import validate_dp_model
+from trustmix.privacy import PrivacyBudget, validate_dp_model
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from trustmix.attacks.byzantine_engine import validate_attack
 from trustmix.data import DATASETS, Augment
-from trustmix.density.estimators import DENSITIES
+from trustmix.density import DENSITIES
 from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing
 from trustmix.models import MODELS
-from trustmix.privacy.budget import Mechanism
+from trustmix.privacy import Mechanism
 from trustmix.registry import Registry
 from trustmix.wire import CODECS
 

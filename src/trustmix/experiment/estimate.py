@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trustmix.density.estimators import PrecomputedScores
+from trustmix.density import PrecomputedScores
 from trustmix.engines import ExecutionPlan, select_plan
 from trustmix.engines.autotune import CLIENTS, measure_throughput
 from trustmix.errors import TrustmixError

@@ -11,7 +11,7 @@ from torch import nn
 
 from trustmix.data import DATASETS, load
 from trustmix.data.inference import InputSpec, Samples, read_samples
-from trustmix.density.gaussians import percentile_ranks
+from trustmix.density import percentile_ranks
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import DataConfig
 from trustmix.experiment.data import client_calibration

@@ -21,7 +21,7 @@ from trustmix import storage
 from trustmix.aggregation import Teacher, Upload
 from trustmix.data import read_npz
 from trustmix.data.tables import Table, kind_of, read_table
-from trustmix.density.gaussians import ClassGaussians, percentile_ranks
+from trustmix.density import ClassGaussians, percentile_ranks
 from trustmix.errors import TrustmixError
 from trustmix.federation import resolve_method
 

@@ -12,7 +12,7 @@ from trustmix.experiment.data import load_data, split_data
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.saved_models import save_models
-from trustmix.federation import Callback, History
+from trustmix.federation import Callback, History, Training
 from trustmix.theory.callback import TheoryCallback
 from trustmix.theory.probe import TheoryProbe
 
@@ -116,9 +116,22 @@ def make_callbacks(recipe: Recipe, record: RunDirectory) -> list[Callback]:
 
 
 def build_probe(recipe: Recipe) -> TheoryProbe:
-    """What measures the theory on runs of the recipe."""
+    """The probe that measures the theory on runs of the recipe."""
     if recipe.privacy.epsilon is not None:
         raise TrustmixError("The theory is measured on uploads as the paper has them, not on those of [privacy].")
     data = load_data(recipe)
     public, shares = split_data(recipe, data)
-    return TheoryProbe(recipe, public, shares, model_factories(recipe, data), data.test, recipe.theory.reference)
+    return TheoryProbe(
+        public,
+        shares,
+        model_factories(recipe, data),
+        data.test,
+        training=Training(**recipe.train.model_dump()),
+        rounds=recipe.rounds,
+        seed=recipe.seed,
+        density=recipe.density.kind,
+        standardise=recipe.density.standardise,
+        augment_calibration=recipe.density.calibration == "augmented",
+        device="cpu" if recipe.engine.device == "auto" else recipe.engine.device,
+        reference=recipe.theory.reference,
+    )

@@ -15,17 +15,14 @@ import torch
 from torch import nn
 
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
-from trustmix.density.estimators import PrecomputedScores
-from trustmix.density.gaussians import percentile_ranks
+from trustmix.density import PrecomputedScores, percentile_ranks
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.store import MemoryStore, State, Store
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
-from trustmix.privacy.budget import PrivacyBudget
-from trustmix.privacy.dp_sgd import DPSGDParams
-from trustmix.privacy.mechanisms import select_confident_samples
+from trustmix.privacy import DPSGDParams, PrivacyBudget, select_confident_samples
 from trustmix.seeds import torch_generator
 from trustmix.wire import UPLOAD_ENCODERS, LabelSet
 
@@ -107,7 +104,7 @@ class Client:
     @property
     def dp_sgd_params(self) -> DPSGDParams | None:
         """What private training is protected by, if it is."""
-        return self.privacy.gradients(len(self.private), self.training) if self.privacy else None
+        return self.privacy.dp_sgd_params(len(self.private), self.training) if self.privacy else None
 
     def to_device(self, hardware: DeviceConfig, *, keep: bool) -> None:
         """Move to where the engine computes, before the first step."""
@@ -177,7 +174,7 @@ class Client:
         """What so many private stages, and the last of them alone, cost of the promised privacy, if there is any."""
         if self.privacy is None:
             return {}
-        spent = partial(self.privacy.spent, stages, len(self.private), self.training)
+        spent = partial(self.privacy.epsilon_spent, stages, len(self.private), self.training)
         return {"epsilon": spent(), "epsilon_round": spent(before=stages - 1)}
 
     def predict_on(self, round_: int, public: Public) -> bytes:
@@ -230,7 +227,7 @@ class Client:
             state.optimizer = self.training.make_optimizer(state.model.parameters())
         private = self.privacy if noise is not None else None
         if private is not None:
-            draws = private.draws(self.seed, stage, self.id, round_)  # which records a batch takes is a secret too
+            draws = private.generator(self.seed, stage, self.id, round_)  # which records a batch takes is a secret too
         else:
             draws = torch_generator(self.seed, "order", stage, self.id, round_)
         return TrainingJob.of(
@@ -253,8 +250,8 @@ class Client:
         header = self.public.header(self.id, request.round)
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
         if self.privacy is not None and self.privacy.mechanism == "uploads":
-            draws = self.privacy.draws(self.seed, "upload", self.id, request.round)
-            logits = self.privacy.spoilt(predict(state.model, self.public.inputs, self.hardware).cpu(), draws)
+            draws = self.privacy.generator(self.seed, "upload", self.id, request.round)
+            logits = self.privacy.add_noise(predict(state.model, self.public.inputs, self.hardware).cpu(), draws)
             silence = PrecomputedScores(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
             return UPLOAD_ENCODERS[self.form](logits, silence, header, self.codec, base)
         known = self._density_samples(state, request.round)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trustmix.data import Labelled
-from trustmix.density.estimators import DENSITIES, FEATURES, DensityEstimator, standardize_scores
+from trustmix.density import DENSITIES, FEATURES, Density, standardize_scores
 from trustmix.federation.training import DeviceConfig, predict
 from trustmix.models import WithFeatures
 
@@ -21,7 +21,7 @@ class ScoredInputs:
     logits: torch.Tensor
     scores: torch.Tensor
     known: torch.Tensor
-    density: DensityEstimator
+    density: Density
 
 
 def score_inputs(

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from trustmix.data import Augment, augment_batch
 from trustmix.errors import TrustmixError
 from trustmix.metrics import ClassificationMetrics
-from trustmix.privacy.dp_sgd import DPSGDParams, dp_gradients, poisson_batches
+from trustmix.privacy import DPSGDParams, dp_gradients, poisson_batches
 from trustmix.registry import Registry
 
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = Registry("optimizer")
@@ -125,7 +125,7 @@ class TrainingJob:
             order = [part for _ in range(epochs) for part in batches(len(inputs), training.batch, generator, sizes)]
         else:
             steps = epochs * math.ceil(len(inputs) / training.batch)
-            order = poisson_batches(len(inputs), noise.rate, steps, generator)
+            order = poisson_batches(len(inputs), noise.sample_rate, steps, generator)
         made = cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware, augment, noise)
         made.secret = generator if secret else None
         return made

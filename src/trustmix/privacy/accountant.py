@@ -1,7 +1,7 @@
-"""What differentially private noise costs, by an established accountant.
+"""Epsilon from noise, and noise from epsilon, by the Renyi accountant of Opacus.
 
-It is Opacus' Renyi accountant of the Gaussian mechanism on Poisson samples (Mironov, Talwar and Zhang 2019). Its
-epsilon is a bound from above: about a tenth more than the exact figure, at any size of noise.
+It accounts for the Gaussian mechanism on Poisson samples (Mironov, Talwar and Zhang 2019). Its epsilon is a bound from
+above: about a tenth more than the exact value, at any size of noise.
 """
 
 import logging
@@ -14,43 +14,89 @@ from typing import Any
 from trustmix.errors import TrustmixError
 
 ORDERS = [1.1, 1.5, *range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
-"""The Renyi orders tried; whole ones are quick, the few broken ones matter where epsilon is large."""
+"""The Renyi orders that are tried. Whole orders are fast; the two fractions matter where epsilon is large."""
 PRECISION = 1e-3
-"""Noise is found up to this part of itself, on the safe side."""
+"""The relative precision to which noise is found, on the safe side."""
+MAX_NOISE_MULTIPLIER = 1e4
+"""The largest noise that is tried."""
 
 
 @lru_cache(maxsize=4096)
-def compute_epsilon(noise: float, releases: int, rate: float, delta: float) -> float:
-    """Epsilon at delta of so many releases of a sum in which each record is with chance `rate` and counts at most 1.
+def compute_epsilon(noise_multiplier: float, releases: int, sample_rate: float, delta: float) -> float:
+    """Epsilon of repeated releases of a noisy sum, in which a record has a norm of at most 1.
 
-    `noise` is the standard deviation of the Gaussian noise on the sum.
+    Parameters
+    ----------
+    noise_multiplier : float
+        The standard deviation of the Gaussian noise on the sum.
+    releases : int
+        How often a sum is released.
+    sample_rate : float
+        The probability with which a record is in a sum.
+    delta : float
+        The delta at which epsilon is given.
 
-    >>> round(compute_epsilon(noise=2.0, releases=20, rate=1.0, delta=1e-5), 1)
+    Returns
+    -------
+    float
+        Epsilon; 0 without a release.
+
+    Raises
+    ------
+    TrustmixError
+        If Opacus is not installed.
+
+    Examples
+    --------
+    >>> round(compute_epsilon(noise_multiplier=2.0, releases=20, sample_rate=1.0, delta=1e-5), 1)
     12.3
-    >>> compute_epsilon(noise=2.0, releases=20, rate=0.1, delta=1e-5) < 2
+    >>> compute_epsilon(noise_multiplier=2.0, releases=20, sample_rate=0.1, delta=1e-5) < 2
     True
     """
     if releases == 0:
         return 0.0
-    spent = _accountant()
+    epsilon = _load_accountant()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it asks for finer orders at the ends, where the bound is good enough
-        return spent(noise, releases, rate, delta)
+        return epsilon(noise_multiplier, releases, sample_rate, delta)
 
 
 @lru_cache(maxsize=256)
-def compute_noise_multiplier(epsilon: float, releases: int, rate: float, delta: float) -> float:
-    """The smallest noise that spends no more than epsilon.
+def compute_noise_multiplier(epsilon: float, releases: int, sample_rate: float, delta: float) -> float:
+    """The smallest noise with which the releases spend no more than epsilon.
 
-    >>> noise = compute_noise_multiplier(epsilon=8.0, releases=20, rate=1.0, delta=1e-5)
+    Parameters
+    ----------
+    epsilon : float
+        The budget.
+    releases : int
+        How often a sum is released.
+    sample_rate : float
+        The probability with which a record is in a sum.
+    delta : float
+        The delta of the budget.
+
+    Returns
+    -------
+    float
+        The standard deviation of the noise on a sum, in which a record has a norm of at most 1.
+
+    Raises
+    ------
+    TrustmixError
+        If no noise up to `MAX_NOISE_MULTIPLIER` is enough, or if Opacus is not installed.
+
+    Examples
+    --------
+    >>> noise = compute_noise_multiplier(epsilon=8.0, releases=20, sample_rate=1.0, delta=1e-5)
     >>> 7.9 < compute_epsilon(noise, 20, 1.0, 1e-5) <= 8
     True
     """
-    spent = partial(compute_epsilon, releases=releases, rate=rate, delta=delta)
-    low, high = 1e-3, 1e4
+    spent = partial(compute_epsilon, releases=releases, sample_rate=sample_rate, delta=delta)
+    low, high = 1e-3, MAX_NOISE_MULTIPLIER
     if spent(high) > epsilon:
         raise TrustmixError(
-            f"privacy.epsilon is {epsilon:g}; no noise up to {high:g} times the signal is that private."
+            f"epsilon is {epsilon:g}; no noise up to {high:g} times the signal is that private, so it must be larger."
         )
     while high / low > 1 + PRECISION:
         middle = math.sqrt(low * high)
@@ -58,21 +104,21 @@ def compute_noise_multiplier(epsilon: float, releases: int, rate: float, delta: 
     return high
 
 
-def _accountant() -> Callable[[float, int, float, float], float]:
-    """Opacus, imported only where noise is asked for, and kept from printing everybody's log."""
+def _load_accountant() -> Callable[[float, int, float, float], float]:
+    """Import Opacus, which configures the root logger while it is imported, and undo that."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     try:
         from opacus.accountants.analysis import rdp
     except ImportError as error:
-        raise TrustmixError('[privacy] needs an accountant of epsilon: pip install "trustmix[privacy]".') from error
+        raise TrustmixError('A privacy budget needs opacus: pip install "trustmix[privacy]".') from error
     finally:
         root.setLevel(level)
         root.handlers[:] = handlers
     analysis: Any = rdp
 
-    def spent(noise: float, releases: int, rate: float, delta: float) -> float:
-        each = analysis.compute_rdp(q=rate, noise_multiplier=noise, steps=releases, orders=ORDERS)
+    def epsilon(noise_multiplier: float, releases: int, sample_rate: float, delta: float) -> float:
+        each = analysis.compute_rdp(q=sample_rate, noise_multiplier=noise_multiplier, steps=releases, orders=ORDERS)
         return float(analysis.get_privacy_spent(orders=ORDERS, rdp=each, delta=delta)[0])
 
-    return spent
+    return epsilon

@@ -1,17 +1,16 @@
-"""What a client promises of its uploads: (epsilon, delta) differential privacy over all planned rounds.
+"""The privacy budget of a client: (epsilon, delta) differential privacy over all planned rounds.
 
-Two mechanisms. `training` protects a record: gradients are noisy (`private`), and all that is told, scores included, is
-made of the model and public samples. `uploads` protects all that a client has at once, whatever its model and training:
-the predictions themselves get the noise, and no scores are sent.
+There are two mechanisms. `training` protects a record: gradients are noisy (`dp_sgd`), and all that the client sends,
+scores included, is computed from the model and public samples. `uploads` protects the whole data set of the client,
+whatever its model and training: the predictions themselves get the noise, and no scores are sent.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 
-from trustmix.federation.training import Training
 from trustmix.privacy.accountant import compute_epsilon, compute_noise_multiplier
 from trustmix.privacy.dp_sgd import DPSGDParams
 from trustmix.privacy.mechanisms import gaussian_mechanism
@@ -20,12 +19,32 @@ from trustmix.seeds import secure_generator, torch_generator
 Mechanism: TypeAlias = Literal["training", "uploads"]
 
 
+class TrainingSchedule(Protocol):
+    """What decides how many steps a client trains; `trustmix.Training` is one."""
+
+    @property
+    def batch(self) -> int:
+        """The expected number of records in a batch."""
+
+    @property
+    def first_epochs(self) -> int:
+        """The epochs of the first private stage."""
+
+    @property
+    def epochs(self) -> int:
+        """The epochs of every later private stage."""
+
+
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """A promise of (epsilon, delta) over `rounds` rounds.
+    """A budget of (epsilon, delta) for a number of rounds.
 
-    >>> promise = PrivacyBudget(epsilon=8.0, rounds=20)
-    >>> 7.9 < promise.spent(20, samples=480, training=Training()) <= 8
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> schedule = SimpleNamespace(batch=32, first_epochs=5, epochs=1)
+    >>> budget = PrivacyBudget(epsilon=8.0, rounds=20)
+    >>> 7.9 < budget.epsilon_spent(20, samples=480, schedule=schedule) <= 8
     True
     """
 
@@ -34,43 +53,99 @@ class PrivacyBudget:
     delta: float = 1e-5
     mechanism: Mechanism = "training"
     clip: float = 1.0
-    """The longest gradient of a record."""
+    """The largest norm of the gradient of a record."""
     simulated: bool = False
-    """Draw noise from the seed, so that a simulation can be repeated. Who knows the seed can take such noise away
-    again: a client that answers somebody else must leave this false, and its noise comes from the operating system."""
+    """Draw noise from the seed, so that a simulation can be repeated. A receiver that knows the seed can subtract such
+    noise again: a client of a real federation must leave this false, and its noise comes from the operating system."""
 
-    def draws(self, seed: int, *name: object) -> torch.Generator:
-        """What the noise and the batches of a stage are drawn from."""
+    def generator(self, seed: int, *name: object) -> torch.Generator:
+        """The generator of the noise and the batches of one stage.
+
+        Parameters
+        ----------
+        seed : int
+            The seed of the run; used only where the noise is simulated.
+        *name : object
+            The name of the random stream within the run.
+
+        Returns
+        -------
+        torch.Generator
+            A repeatable generator where the noise is simulated, otherwise one seeded by the operating system.
+        """
         if self.simulated:
             return torch_generator(seed, "privacy", *name)
         return secure_generator()
 
-    def gradients(self, samples: int, training: Training) -> DPSGDParams | None:
-        """The noise of training on so many samples, None where uploads get it."""
+    def dp_sgd_params(self, samples: int, schedule: TrainingSchedule) -> DPSGDParams | None:
+        """The parameters of private training.
+
+        Parameters
+        ----------
+        samples : int
+            The number of records of the client.
+        schedule : TrainingSchedule
+            How long the client trains.
+
+        Returns
+        -------
+        DPSGDParams or None
+            None where the uploads get the noise.
+        """
         if self.mechanism == "uploads":
             return None
-        rate, steps = min(1.0, training.batch / samples), _steps(self.rounds, samples, training)
+        rate, steps = min(1.0, schedule.batch / samples), _count_steps(self.rounds, samples, schedule)
         return DPSGDParams(self.clip, compute_noise_multiplier(self.epsilon, steps, rate, self.delta), rate)
 
-    def spent(self, stages: int, samples: int, training: Training, *, before: int = 0) -> float:
-        """Epsilon of so many private stages, without those `before`, for a client that trains on so many samples."""
-        noise = self.gradients(samples, training)
-        if noise is None:
-            return compute_epsilon(self._upload_noise, stages - before, 1.0, self.delta)
-        steps = _steps(stages, samples, training) - _steps(before, samples, training)
-        return compute_epsilon(noise.multiplier, steps, noise.rate, self.delta)
+    def epsilon_spent(self, stages: int, samples: int, schedule: TrainingSchedule, *, before: int = 0) -> float:
+        """Epsilon of the private stages from `before` to `stages`.
 
-    def spoilt(self, logits: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
-        """Logits (N, C) of predictions that got noise, for `uploads`."""
-        told = gaussian_mechanism(torch.softmax(logits.to(torch.float64), 1), self._upload_noise, draws)
-        return told.clamp_min(1e-30).log()
+        Parameters
+        ----------
+        stages : int
+            The number of private stages that the client has completed.
+        samples : int
+            The number of records of the client.
+        schedule : TrainingSchedule
+            How long the client trains.
+        before : int
+            The number of first stages that are left out.
+
+        Returns
+        -------
+        float
+            Epsilon at the delta of the budget.
+        """
+        params = self.dp_sgd_params(samples, schedule)
+        if params is None:
+            return compute_epsilon(self._upload_noise, stages - before, 1.0, self.delta)
+        steps = _count_steps(stages, samples, schedule) - _count_steps(before, samples, schedule)
+        return compute_epsilon(params.noise_multiplier, steps, params.sample_rate, self.delta)
+
+    def add_noise(self, logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Add the noise of the mechanism `uploads` to predictions.
+
+        Parameters
+        ----------
+        logits : torch.Tensor (N, C)
+            The logits of the public samples.
+        generator : torch.Generator
+            The generator of the noise.
+
+        Returns
+        -------
+        torch.Tensor (N, C)
+            The logits of the noisy predictions, float64.
+        """
+        noisy = gaussian_mechanism(torch.softmax(logits.to(torch.float64), 1), self._upload_noise, generator)
+        return noisy.clamp_min(1e-30).log()
 
     @property
     def _upload_noise(self) -> float:
         return compute_noise_multiplier(self.epsilon, self.rounds, 1.0, self.delta)
 
 
-def _steps(stages: int, samples: int, training: Training) -> int:
+def _count_steps(stages: int, samples: int, schedule: TrainingSchedule) -> int:
     """Training steps of a client's first stages."""
-    epochs = training.first_epochs + (stages - 1) * training.epochs if stages else 0
-    return epochs * math.ceil(samples / training.batch)
+    epochs = schedule.first_epochs + (stages - 1) * schedule.epochs if stages else 0
+    return epochs * math.ceil(samples / schedule.batch)

@@ -1,8 +1,8 @@
-"""What a client can tell that costs no more privacy, or a known amount of it.
+"""Post-processing and the Gaussian mechanism: uploads that cost no privacy beyond training, or a known amount of it.
 
-The Gaussian mechanism puts noise N(0, (noise * sensitivity)^2) on every number, the sensitivity being the most that the
-protected thing can move all numbers together, in Euclidean length. And whatever is computed from a privately trained
-model and public samples, without another look at private data, is as private as the training was.
+The Gaussian mechanism adds noise N(0, (noise * sensitivity)^2) to every number. The sensitivity is the largest
+Euclidean distance that a change of the protected data can move all numbers together. What is computed from a privately
+trained model and public samples, without another access to private data, is as private as the training.
 """
 
 import math
@@ -11,23 +11,51 @@ from collections.abc import Sequence
 import torch
 
 
-def gaussian_mechanism(predictions: torch.Tensor, noise: float, draws: torch.Generator) -> torch.Tensor:
-    """Predictions q (N, C) with noise, each row brought back to the nearest probabilities.
+def gaussian_mechanism(predictions: torch.Tensor, noise_multiplier: float, generator: torch.Generator) -> torch.Tensor:
+    """Add Gaussian noise to predictions and project each row back to probabilities.
 
-    Two rows of probabilities are at most sqrt(2) apart, so two whole matrices at most sqrt(2 N): nothing smaller holds
-    for any model and any training, as one record may change what a model says of every sample.
+    Two rows of probabilities are at most sqrt(2) apart, so two whole matrices at most sqrt(2 N). No smaller sensitivity
+    holds for every model and training, as one record may change the predictions of every sample.
 
+    Parameters
+    ----------
+    predictions : torch.Tensor (N, C)
+        Probabilities q.
+    noise_multiplier : float
+        The standard deviation of the noise, in units of the sensitivity sqrt(2 N).
+    generator : torch.Generator
+        What noise is drawn from.
+
+    Returns
+    -------
+    torch.Tensor (N, C)
+        Probabilities.
+
+    Examples
+    --------
     >>> gaussian_mechanism(torch.eye(2), 0.0, torch.Generator()).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    drawn = torch.randn(predictions.shape, generator=draws, dtype=torch.float64)
-    spoiled = predictions.to(torch.float64) + noise * math.sqrt(2 * len(predictions)) * drawn
-    return project_to_simplex(spoiled).to(predictions.dtype)
+    noise = torch.randn(predictions.shape, generator=generator, dtype=torch.float64)
+    noisy = predictions.to(torch.float64) + noise_multiplier * math.sqrt(2 * len(predictions)) * noise
+    return project_to_simplex(noisy).to(predictions.dtype)
 
 
 def project_to_simplex(rows: torch.Tensor) -> torch.Tensor:
-    """The nearest point (Euclidean) of the probability simplex to each row (N, C).
+    """The nearest point of the probability simplex to each row, in Euclidean distance.
 
+    Parameters
+    ----------
+    rows : torch.Tensor (N, C)
+        Any numbers.
+
+    Returns
+    -------
+    torch.Tensor (N, C)
+        Probabilities.
+
+    Examples
+    --------
     >>> project_to_simplex(torch.tensor([[2.0, 0.0], [0.5, 0.0]])).tolist()
     [[1.0, 0.0], [0.75, 0.25]]
     """
@@ -38,16 +66,32 @@ def project_to_simplex(rows: torch.Tensor) -> torch.Tensor:
 
 
 def select_confident_samples(logits: torch.Tensor, held: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Public samples in place of calibration samples: those that the model is surest are of a held class.
+    """Select public samples in place of calibration samples: the most confident predictions of each held class.
 
-    logits (N, C) are those of the public set. Of each held class, by their log-odds, come half as many samples as a
-    class has where all are alike frequent, N / 2C: their numbers and that class, for a density to be fitted on.
+    Of each held class, ordered by log-odds, half as many samples are selected as a class has where all classes are
+    equally frequent: N / 2C.
 
-    >>> from trustmix.density.gaussians import ClassGaussians
+    Parameters
+    ----------
+    logits : torch.Tensor (N, C)
+        The logits of the public samples.
+    held : sequence of int
+        The classes that the client holds.
+
+    Returns
+    -------
+    torch.Tensor (n,)
+        The indices of the selected samples.
+    torch.Tensor (n,)
+        The class for which each was selected.
+
+    Examples
+    --------
+    >>> from trustmix.density import ClassGaussians
     >>> logits = torch.tensor([[9.0, 0, 0], [8.0, 0, 1], [0, 9.0, 0], [0, 8.0, 0], [0, 0, 9.0], [0, 0, 8.0]])
-    >>> select_confident_samples(logits, held=[0, 1])[1].tolist()
-    [0, 0, 1, 1]
     >>> chosen, classes = select_confident_samples(logits, held=[0, 1])
+    >>> classes.tolist()
+    [0, 0, 1, 1]
     >>> seen, unseen = ClassGaussians.fit(logits[chosen], classes).log_prob(logits[[0, 4]])
     >>> bool(seen > unseen)
     True

@@ -4,13 +4,14 @@ import html
 from pathlib import Path
 
 from trustmix import storage
-from trustmix.experiment.theory import ROWS, TAUS, Curve, Findings
+from trustmix.experiment.theory import ROWS, Findings
 from trustmix.report.charts import Chart, Point, Series
 from trustmix.report.load import Method
 from trustmix.report.page import render_page
 from trustmix.report.palette import assign_colours
 from trustmix.report.svg import figure
-from trustmix.theory.probe import read_measurements
+from trustmix.theory.analysis import TAUS, Curve
+from trustmix.theory.measurement import read_measurements
 
 ERROR, BIAS, VARIANCE = Method("reference", "error"), Method("avg", "bias²"), Method("uwa", "variance")
 CHI = Method("suwa", "χ")

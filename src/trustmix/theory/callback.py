@@ -28,4 +28,4 @@ class TheoryCallback(Callback):
     def on_round_end(self, line: Round) -> None:
         """Measure the round, if it is its turn."""
         if line.round % self.every == 0:
-            self.probe.note(self.folder, line, self.tau)
+            self.probe.append(self.folder, line, self.tau)

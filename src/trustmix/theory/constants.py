@@ -1,8 +1,8 @@
-"""What the bounds are made of: score energy, noise, alignment, and the constants of the biased oracle (Proposition 1).
+"""The constants of the bounds: score energy, noise, alignment, and the biased oracle (Proposition 1).
 
     m = (1 + 1/alpha) c,   zeta^2 = (1 + alpha) G_sc^2 eps_teach + (1 + 1/alpha) b^2,   alpha > c / (1 - c)
 
-Measured constants are those of the points they were measured at: estimates, as nobody knows them everywhere.
+Measured constants are estimates: they are those of the points at which they were measured.
 """
 
 import math
@@ -18,19 +18,33 @@ from trustmix.errors import TrustmixError
 
 Parameters = dict[str, torch.Tensor]
 
-CHUNK = 2**24
-"""Numbers of per-sample gradients held at a time."""
+MAX_GRADIENT_NUMBERS = 2**24
+"""Numbers of per-sample gradients that are in memory together."""
 
 
 def score_energy(model: nn.Module, inputs: torch.Tensor) -> float:
-    """G_sc^2 at the model's parameters: E_x sum_c ||grad log f_c(x)||^2, by per-sample gradients.
+    """The score energy G_sc^2 = E_x sum_c ||grad log f_c(x)||^2 at the model's parameters, by per-sample gradients.
 
+    Parameters
+    ----------
+    model : nn.Module
+        The model; it is in evaluation mode afterwards.
+    inputs : torch.Tensor (n, ...)
+        Samples x.
+
+    Returns
+    -------
+    float
+        G_sc^2.
+
+    Examples
+    --------
     >>> model = nn.Linear(3, 2)
     >>> _ = nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
     >>> round(score_energy(model, torch.ones(4, 3)), 6)                       # (|x|^2 + 1) * C * (1 - 1/C)
     4.0
     """
-    parameters, fixed = _split(model)
+    parameters, fixed = _split_parameters(model)
     classes = _logits(model, parameters, fixed, inputs[:1]).shape[1]
 
     def energy(sample: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
@@ -40,21 +54,37 @@ def score_energy(model: nn.Module, inputs: torch.Tensor) -> float:
         return _squared_norm(grad(log_probability)(parameters))
 
     ones = torch.eye(classes, device=inputs.device).repeat(len(inputs), 1)
-    return float(_over_samples(parameters, energy, inputs.repeat_interleave(classes, 0), ones).double().sum()) / len(
+    return float(_map_samples(parameters, energy, inputs.repeat_interleave(classes, 0), ones).double().sum()) / len(
         inputs
     )
 
 
 def gradient_noise(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batch: int) -> float:
-    """nu^2 at the model's parameters: E||g - grad J||^2 for batches drawn independently, by per-sample gradients.
+    """The gradient noise nu^2 = E||g - grad J||^2 at the model's parameters, for batches drawn independently.
 
-    targets: soft labels (n, C), the teacher's.
+    Parameters
+    ----------
+    model : nn.Module
+        The model; it is in evaluation mode afterwards.
+    inputs : torch.Tensor (n, ...)
+        Samples x.
+    targets : torch.Tensor (n, C)
+        The soft labels of the teacher.
+    batch : int
+        The size of a batch.
 
+    Returns
+    -------
+    float
+        nu^2.
+
+    Examples
+    --------
     >>> model = nn.Linear(2, 2)
     >>> gradient_noise(model, torch.ones(5, 2), torch.full((5, 2), 0.5), batch=4) < 1e-12      # all samples alike
     True
     """
-    parameters, fixed = _split(model)
+    parameters, fixed = _split_parameters(model)
 
     def loss(theta: Parameters, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return cross_entropy(_logits(model, theta, fixed, x), y)
@@ -62,13 +92,13 @@ def gradient_noise(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor
     def energy(sample: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return _squared_norm(grad(loss)(parameters, sample[None], target[None]))
 
-    mean_square = _over_samples(parameters, energy, inputs, targets).double().mean()
+    mean_square = _map_samples(parameters, energy, inputs, targets).double().mean()
     square_mean = _squared_norm(grad(loss)(parameters, inputs, targets)).double()
     return max(float(mean_square - square_mean), 0.0) / batch
 
 
-def _split(model: nn.Module) -> tuple[Parameters, Parameters]:
-    """What is trained, and what is not; the model is put into evaluation mode, where samples do not mix."""
+def _split_parameters(model: nn.Module) -> tuple[Parameters, Parameters]:
+    """Trainable and fixed tensors; the model is put into evaluation mode, where samples do not mix."""
     model.eval()
     everything = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -85,19 +115,25 @@ def _squared_norm(tensors: Parameters) -> torch.Tensor:
     return torch.stack([tensor.square().sum() for tensor in tensors.values()]).sum()
 
 
-def _over_samples(parameters: Parameters, energy: Callable[..., torch.Tensor], *each: torch.Tensor) -> torch.Tensor:
-    """The energy of each sample, many at a time."""
+def _map_samples(parameters: Parameters, energy: Callable[..., torch.Tensor], *each: torch.Tensor) -> torch.Tensor:
+    """The energy of each sample, many together."""
     size = sum(tensor.numel() for tensor in parameters.values())
     try:
-        found: torch.Tensor = vmap(energy, chunk_size=max(1, CHUNK // size))(*each)
-    except RuntimeError:  # a model that looks at its inputs' values, as BERT does for padding, goes one by one
+        found: torch.Tensor = vmap(energy, chunk_size=max(1, MAX_GRADIENT_NUMBERS // size))(*each)
+    except RuntimeError:  # vmap refuses a model with branches on input values, as BERT has for padding
         found = torch.stack([energy(*sample) for sample in zip(*each, strict=True)])
     return found
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """E||grad F - grad J*||^2 <= c E||grad F||^2 + b^2: how far ideal distillation is from supervised learning."""
+    """E||grad F - grad J*||^2 <= c E||grad F||^2 + b^2: the distance of ideal distillation from supervised learning.
+
+    Raises
+    ------
+    TrustmixError
+        If c is not at least 0 and below 1, or b^2 is negative.
+    """
 
     c: float
     b2: float
@@ -114,11 +150,31 @@ class Alignment:
 
 
 def fit_alignment(gradients: Sequence[float], differences: Sequence[float], teacher_term: float = 0.0) -> Alignment:
-    """The alignment of points along a run: ||grad F||^2 and ||grad F - grad J*||^2 of each.
+    """The alignment of points along a run.
 
-    For every c there is a least b that covers all points; of these pairs the one is taken whose floor is lowest, given
-    teacher_term = G_sc^2 * eps_teach.
+    For every c there is a least b that covers all points; of these pairs the one with the lowest floor is taken.
 
+    Parameters
+    ----------
+    gradients : sequence of float
+        ||grad F||^2 of each point.
+    differences : sequence of float
+        ||grad F - grad J*||^2 of each point.
+    teacher_term : float
+        G_sc^2 * eps_teach.
+
+    Returns
+    -------
+    Alignment
+        c and b^2.
+
+    Raises
+    ------
+    TrustmixError
+        If the numbers of gradients and differences are not the same, or one is negative.
+
+    Examples
+    --------
     >>> fit_alignment([1.0, 4.0], [0.25, 1.0])
     Alignment(c=0.25, b2=0.0)
     """
@@ -139,8 +195,27 @@ def fit_alignment(gradients: Sequence[float], differences: Sequence[float], teac
 
 
 def smoothness(gradients: Sequence[torch.Tensor], points: Sequence[torch.Tensor]) -> float:
-    """L_F between points of a path: the largest ||grad F(a) - grad F(b)|| / ||a - b|| of all pairs of flat vectors.
+    """The smoothness L_F between points: the largest ||grad F(a) - grad F(b)|| / ||a - b|| of all pairs.
 
+    Parameters
+    ----------
+    gradients : sequence of torch.Tensor
+        grad F at each point.
+    points : sequence of torch.Tensor
+        The parameters of each point.
+
+    Returns
+    -------
+    float
+        L_F.
+
+    Raises
+    ------
+    TrustmixError
+        If there are no two different points with different gradients.
+
+    Examples
+    --------
     >>> smoothness([torch.tensor([2.0, 0.0]), torch.tensor([0.0, 0.0])], [torch.tensor([1.0, 0.0]), torch.zeros(2)])
     2.0
     """
@@ -152,8 +227,27 @@ def smoothness(gradients: Sequence[torch.Tensor], points: Sequence[torch.Tensor]
 
 
 def pl_constant(gradients: Sequence[float], gaps: Sequence[float]) -> float:
-    """mu_F of the points: the least ||grad F||^2 / (2 (F - F*)), from squared norms and gaps F - F*.
+    """The PL constant mu_F of points: the least ||grad F||^2 / (2 (F - F*)).
 
+    Parameters
+    ----------
+    gradients : sequence of float
+        ||grad F||^2 of each point.
+    gaps : sequence of float
+        F - F* of each point.
+
+    Returns
+    -------
+    float
+        mu_F.
+
+    Raises
+    ------
+    TrustmixError
+        If no point lies above F*.
+
+    Examples
+    --------
     >>> pl_constant([4.0, 2.0], [1.0, 1.0])
     1.0
     """
@@ -170,13 +264,19 @@ def _distances(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Oracle:
-    """E||bias of the gradient||^2 <= m E||grad F||^2 + zeta^2 (Proposition 1)."""
+    """E||bias of the gradient||^2 <= m E||grad F||^2 + zeta^2 (Proposition 1).
+
+    Raises
+    ------
+    TrustmixError
+        If m is not at least 0 and below 1, or zeta^2 is negative.
+    """
 
     m: float
     zeta2: float
     """zeta^2."""
     alpha: float = math.nan
-    """The alpha it was made with."""
+    """The alpha that gives this m and zeta^2."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.m < 1:
@@ -186,8 +286,25 @@ class Oracle:
 
 
 def smallest_alpha(c: float) -> float:
-    """The bound that alpha must be above, so that m < 1: c / (1 - c).
+    """The bound that alpha must be above, c / (1 - c), so that m < 1.
 
+    Parameters
+    ----------
+    c : float
+        The c of an alignment.
+
+    Returns
+    -------
+    float
+        c / (1 - c).
+
+    Raises
+    ------
+    TrustmixError
+        If c is not at least 0 and below 1.
+
+    Examples
+    --------
     >>> smallest_alpha(0.5)
     1.0
     """
@@ -195,10 +312,31 @@ def smallest_alpha(c: float) -> float:
 
 
 def best_alpha(alignment: Alignment, energy: float, error: float) -> float:
-    """The alpha whose floor zeta^2 / (1 - m) is lowest; infinite where the teacher is perfect.
+    """The alpha with the lowest floor zeta^2 / (1 - m).
 
     With A = G_sc^2 eps_teach the lowest floor s^2 solves s = sqrt(A) + sqrt(c s^2 + b^2), and alpha = s/sqrt(A) - 1.
 
+    Parameters
+    ----------
+    alignment : Alignment
+        c and b^2.
+    energy : float
+        G_sc^2.
+    error : float
+        eps_teach.
+
+    Returns
+    -------
+    float
+        alpha; infinite where the teacher is perfect.
+
+    Raises
+    ------
+    TrustmixError
+        If the energy or the error is negative.
+
+    Examples
+    --------
     >>> round(best_alpha(Alignment(0.0, 4.0), energy=1.0, error=1.0), 9)
     2.0
     """
@@ -208,8 +346,31 @@ def best_alpha(alignment: Alignment, energy: float, error: float) -> float:
 
 
 def oracle(alignment: Alignment, energy: float, error: float, alpha: float | None = None) -> Oracle:
-    """The oracle, m and zeta^2, from the alignment, G_sc^2 and eps_teach, at the best alpha or one of your own.
+    """The biased oracle of Proposition 1.
 
+    Parameters
+    ----------
+    alignment : Alignment
+        c and b^2.
+    energy : float
+        G_sc^2.
+    error : float
+        eps_teach.
+    alpha : float, optional
+        Above c / (1 - c); `best_alpha` if not given.
+
+    Returns
+    -------
+    Oracle
+        m and zeta^2.
+
+    Raises
+    ------
+    TrustmixError
+        If alpha is too small, or the energy or the error is negative.
+
+    Examples
+    --------
     >>> oracle(Alignment(0.25, 1.0), energy=2.0, error=0.5, alpha=1.0)
     Oracle(m=0.5, zeta2=4.0, alpha=1.0)
     """

@@ -1,368 +1,274 @@
-"""The meter: a round's uploads rebuilt from what clients stored, and the paper's quantities measured on them.
+"""The probe: a round's uploads rebuilt from what clients stored, and the paper's quantities measured on them.
 
 p* is a reference model trained on all private data together, which minimises F = mean_i F_i, or the public labels.
 A few clients distil once more from the round's teacher; along their paths the constants of Proposition 1 are estimated.
 """
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
-from trustmix import storage, theory
-from trustmix.aggregation import Teacher, mix
 from trustmix.data import Labelled, augment_batch
 from trustmix.errors import TrustmixError
-from trustmix.experiment.recipe import Recipe
 from trustmix.federation import DeviceConfig, DiskStore, Round, Training
 from trustmix.federation.client import calibration_generator
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict
 from trustmix.models import ModelFactory
 from trustmix.seeds import derive_seed
+from trustmix.theory.analysis import Uploads
+from trustmix.theory.bounds import pl_floor, stationarity_floor
+from trustmix.theory.constants import gradient_noise, score_energy
+from trustmix.theory.measurement import Measurement, Reference, append_measurement
+from trustmix.theory.path import (
+    PathPoint,
+    estimate_constants,
+    flatten_tensors,
+    loss_and_gradient,
+    threads_for,
+    train_with_snapshots,
+)
+from trustmix.theory.teacher import teacher_error
 
-PROBES = 4
+MAX_PATHS = 4
 """Clients whose distillation is followed."""
-POINTS = 5
-"""Points along it, its begin and its end included, at which constants are measured."""
-SAMPLES = 32
+GRADIENT_SAMPLES = 32
 """Public samples whose gradients are taken one by one."""
-SMALL = 2**20
-"""A model of fewer parameters is small."""
-MEASUREMENT_FORMAT = 1
-"""The version of a line of theory.jsonl."""
-
-
-@dataclass(frozen=True)
-class Uploads:
-    """What the clients of one round say of the same inputs."""
-
-    predictions: torch.Tensor
-    """(M, N, C)."""
-    scores: torch.Tensor
-    """(M, N)."""
-
-    def teacher(self, tau: float) -> Teacher[torch.Tensor]:
-        """Their weighted average of that temperature."""
-        return mix(self.predictions, self.scores, tau=tau)
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One line of theory.jsonl: the theory on one round. Squares are squares: b2 is b^2, noise is nu^2."""
-
-    round: int
-    method: str
-    reference: str
-    """What counts as p*: "model" or "labels"."""
-    clients: int
-    concentration: float
-    effective_clients: float
-    teacher_error: float
-    """eps_teach against the reference."""
-    label_error: float | None
-    """The same against the public labels, where they are known."""
-    score_energy: float
-    """G_sc^2, the largest met."""
-    c: float
-    b2: float
-    alpha: float
-    m: float
-    zeta2: float
-    noise: float
-    """nu^2, the largest met."""
-    smoothness: float
-    """L_F between the points met."""
-    pl: float | None
-    """mu_F of the points met."""
-    floor: float
-    """zeta^2/(1 - m), the floor of ||grad F||^2."""
-    pl_floor: float | None
-    """The floor of F - F* at the step size 1/L_F."""
-    gradient: float
-    """||grad F||^2, the mean over the stage: where the run stands against `floor`."""
-    gap: float
-    """F - F* at the end of the stage: where it stands against `pl_floor`."""
-    discrepancy: float
-    """||grad J_agg - grad J*||^2, the largest met, which the theory bounds by G_sc^2 eps_teach."""
-
-    def to_json(self) -> str:
-        """Format the measurement as one line of JSON; an infinite alpha, of a perfect teacher, is written as null."""
-        values = {name: None if value == float("inf") else value for name, value in asdict(self).items()}
-        return json.dumps({"format": MEASUREMENT_FORMAT, **values})
-
-    @classmethod
-    def from_json(cls, line: str, source: str = "theory.jsonl") -> "Measurement":
-        """Parse a line that `to_json` wrote.
-
-        Parameters
-        ----------
-        line
-            One line of theory.jsonl; fields that this version of trustmix does not know are ignored.
-        source
-            The name of the line in an error message.
-
-        Returns
-        -------
-        Measurement
-            The measurement.
-
-        Raises
-        ------
-        StorageError
-            If the line is anything else or is of a newer format.
-        """
-        found = storage.parse_record(cls, storage.parse_json(line, source), MEASUREMENT_FORMAT, source)
-        return found if found.alpha is not None else replace(found, alpha=float("inf"))
-
-
-@dataclass(frozen=True)
-class _Point:
-    """What is measured at one moment of one client's distillation."""
-
-    parameters: torch.Tensor
-    loss: float
-    gradient: torch.Tensor
-    ideal: torch.Tensor
-    distilled: torch.Tensor
-    score_energy: float
-    noise: float
 
 
 @dataclass
 class TheoryProbe:
-    """Measures the runs that share one split: the same data, models and training, whatever their rule."""
+    """Measures the runs that share one split: the same data, models and training, whatever their rule.
 
-    recipe: Recipe
+    Parameters
+    ----------
+    public : Labelled
+        The public samples; unknown labels are negative.
+    shares : sequence of (Labelled, Labelled)
+        The private and the calibration samples of each client.
+    factories : sequence of ModelFactory
+        What builds the model of each client.
+    test : Labelled
+        The test samples, on which runs of different splits can be compared.
+    training : Training
+        How clients train.
+    rounds : int
+        The number of rounds of the run; the reference model trains as long as a client in all of them.
+    seed : int
+        The seed of the run.
+    density : str
+        What scores public samples: a name in `DENSITIES`.
+    standardise : bool
+        Whether scores are standardised by those of the calibration samples.
+    augment_calibration : bool
+        Whether the density is fitted on augmented calibration images.
+    device : str
+        The device that computes.
+    reference : "model" or "labels"
+        What counts as p*.
+
+    Raises
+    ------
+    TrustmixError
+        If the reference is the labels and a public label is unknown.
+    """
+
     public: Labelled
     shares: Sequence[tuple[Labelled, Labelled]]
-    """Each client's private and calibration samples."""
     factories: Sequence[ModelFactory]
     test: Labelled
-    against: str = "model"
-    """"model" or "labels"."""
+    training: Training
+    rounds: int
+    seed: int = 0
+    density: str = "gaussians"
+    standardise: bool = False
+    augment_calibration: bool = False
+    device: str = "cpu"
+    reference: Reference = "model"
 
     def __post_init__(self) -> None:
-        device = self.recipe.engine.device
-        self.hardware = DeviceConfig("cpu" if device == "auto" else device)
-        self.training = Training(**self.recipe.train.model_dump())
-        if self.against == "labels" and bool((self.public.labels < 0).any()):
+        self.hardware = DeviceConfig(self.device)
+        if self.reference == "labels" and bool((self.public.labels < 0).any()):
             raise TrustmixError("The public labels are not all known; measure against the reference model instead.")
 
     @cached_property
     def pooled(self) -> tuple[Labelled, torch.Tensor]:
-        """All private samples, and the weight of each in F: every client counts alike."""
+        """All private samples, and the weight (n,) of each in F: all clients count the same."""
         private = [share for share, _ in self.shares]
         samples = Labelled(torch.cat([p.inputs for p in private]), torch.cat([p.labels for p in private]))
         each = torch.cat([torch.full((len(p),), 1 / (len(p) * len(private))) for p in private])
-        return samples.to(self.hardware.device), each.to(self.hardware.device)
+        return samples.to(self.device), each.to(self.device)
 
     @cached_property
     def reference_model(self) -> nn.Module:
-        """One model of the first client's kind, trained with labels for as many epochs as a client in the whole run."""
-        recipe, (samples, weight) = self.recipe, self.pooled
-        epochs = recipe.train.first_epochs + (recipe.rounds - 1) * recipe.train.epochs
-        epochs += recipe.rounds * recipe.train.public_epochs
+        """A model of the first client's kind, trained with labels for as many epochs as a client in the whole run."""
+        samples, weight = self.pooled
+        epochs = self.training.first_epochs + (self.rounds - 1) * self.training.epochs
+        epochs += self.rounds * self.training.public_epochs
         model = self.hardware.place(self.factories[0]())
-        for _ in self._descend(model, samples.inputs, samples.labels, epochs, weight * len(weight), "reference"):
+        seed = derive_seed(self.seed, "theory", "reference")
+        targets, weights = samples.labels, weight * len(weight)
+        for _ in train_with_snapshots(
+            model, samples.inputs, targets, weights, training=self.training, epochs=epochs, seed=seed
+        ):
             pass
         return model
 
-    def reference(self, samples: Labelled) -> torch.Tensor:
-        """p* (N, C)."""
-        classes = self.factories[0].classes
-        if self.against == "labels":
-            return one_hot(samples.labels.cpu(), classes).double()
+    def reference_predictions(self, samples: Labelled) -> torch.Tensor:
+        """p* (N, C) of the samples, float64."""
+        if self.reference == "labels":
+            return one_hot(samples.labels.cpu(), self.factories[0].classes).double()
         return torch.softmax(self._predict(self.reference_model, samples.inputs).double(), 1)
 
     def uploads(self, folder: Path, line: Round, inputs: torch.Tensor | None = None) -> Uploads:
-        """What the participants of a round say of the public set, or of other inputs, from the states they stored."""
-        inputs = self.public.inputs if inputs is None else inputs
-        wanted, device = self.recipe.density, self.hardware.device
+        """Rebuild the uploads of a round from the states that its participants stored.
+
+        Parameters
+        ----------
+        folder : Path
+            The run directory.
+        line : Round
+            The round.
+        inputs : torch.Tensor (N, ...), optional
+            The inputs that are predicted; the public set if not given.
+
+        Returns
+        -------
+        Uploads
+            The predictions and scores of all participants.
+
+        Raises
+        ------
+        TrustmixError
+            If the state of a participant is not there.
+        """
+        inputs = (self.public.inputs if inputs is None else inputs).to(self.device)
         predictions, scores = [], []
         for client in line.participants:
-            known = self.shares[int(client)][1]
-            if wanted.calibration == "augmented":
-                draws = calibration_generator(self.recipe.seed, client, line.round)
-                known = Labelled(augment_batch(known.inputs, "crop-flip", draws), known.labels)
-            model, samples = self._model(folder, client, line.round), inputs.to(device)
-            said = score_inputs(model, known.to(device), samples, self.hardware, wanted.kind, wanted.standardise)
-            predictions.append(torch.softmax(said.logits.double(), 1))
-            scores.append(said.scores)
+            calibration = self.shares[int(client)][1]
+            if self.augment_calibration:
+                generator = calibration_generator(self.seed, client, line.round)
+                augmented = augment_batch(calibration.inputs, "crop-flip", generator)
+                calibration = Labelled(augmented, calibration.labels)
+            model, calibration = self._load_model(folder, client, line.round), calibration.to(self.device)
+            scored = score_inputs(model, calibration, inputs, self.hardware, self.density, self.standardise)
+            predictions.append(torch.softmax(scored.logits.double(), 1))
+            scores.append(scored.scores)
         return Uploads(torch.stack(predictions), torch.stack(scores))
 
     def measure(self, folder: Path, line: Round, tau: float) -> Measurement:
-        """The theory on one round of a run, whose clients' states of that round are still there."""
-        uploads = self.uploads(folder, line)
-        teacher = uploads.teacher(tau)
+        """Measure the theory on one round.
+
+        Parameters
+        ----------
+        folder : Path
+            The run directory, which still has the clients' states of that round.
+        line : Round
+            The round.
+        tau : float
+            The tau of the rule.
+
+        Returns
+        -------
+        Measurement
+            The quantities of the theory.
+
+        Raises
+        ------
+        TrustmixError
+            If the state of a participant is not there.
+        """
+        teacher = self.uploads(folder, line).teacher(tau)
         chi = float(teacher.concentration.mean())
-        star = self.reference(self.public)
-        error = theory.teacher_error(teacher.probabilities, star)
-        chosen = line.participants[:: max(1, len(line.participants) // PROBES)][:PROBES]
-        models = {client: self._model(folder, client, line.round) for client in chosen}
+        star = self.reference_predictions(self.public)
+        error = teacher_error(teacher.probabilities, star)
+        chosen = line.participants[:: max(1, len(line.participants) // MAX_PATHS)][:MAX_PATHS]
+        models = {client: self._load_model(folder, client, line.round) for client in chosen}
         paths = [self._path(model, teacher.probabilities, star, client) for client, model in models.items()]
-        points = [point for path in paths for point in path]
-        energy, noise = max(p.score_energy for p in points), max(p.noise for p in points)
-        norms = [_square(p.gradient) for p in points]
-        apart = [_square(p.gradient - p.ideal) for p in points]
-        alignment = theory.fit_alignment(norms, apart, energy * error)
-        oracle = theory.oracle(alignment, energy, error)
-        least = self._least_loss
-        smoothness = max(theory.smoothness([p.gradient for p in path], [p.parameters for p in path]) for path in paths)
-        above = [(norm, p.loss - least) for norm, p in zip(norms, points, strict=True) if p.loss > least]
-        pl = min(smoothness, theory.pl_constant(*zip(*above, strict=True))) if above else None
-        step = {"gamma": 1 / smoothness, "smoothness": smoothness, "noise": noise}
-        known = self.public.labels >= 0
-        labels = one_hot(self.public.labels.clamp_min(0).cpu(), star.shape[1])
+        found = estimate_constants(paths, error, self._least_loss)
+        step = {"gamma": 1 / found.smoothness, "smoothness": found.smoothness, "noise": found.noise}
         return Measurement(
             round=line.round,
             method=line.method,
-            reference=self.against,
+            reference=self.reference,
             clients=len(line.participants),
             concentration=chi,
             effective_clients=1 / chi,
             teacher_error=error,
-            label_error=theory.teacher_error(teacher.probabilities[known], labels[known]) if known.any() else None,
-            score_energy=energy,
-            c=alignment.c,
-            b2=alignment.b2,
-            alpha=oracle.alpha,
-            m=oracle.m,
-            zeta2=oracle.zeta2,
-            noise=noise,
-            smoothness=smoothness,
-            pl=pl,
-            floor=theory.stationarity_floor(oracle),
-            pl_floor=None if pl is None else theory.pl_floor(oracle, pl=pl, **step),
-            gradient=fmean(norms),
-            gap=fmean(path[-1].loss for path in paths) - least,
-            discrepancy=max(_square(p.distilled - p.ideal) for p in points),
+            label_error=self._label_error(teacher.probabilities),
+            score_energy=found.score_energy,
+            c=found.alignment.c,
+            b2=found.alignment.b2,
+            alpha=found.oracle.alpha,
+            m=found.oracle.m,
+            zeta2=found.oracle.zeta2,
+            noise=found.noise,
+            smoothness=found.smoothness,
+            pl=found.pl,
+            floor=stationarity_floor(found.oracle),
+            pl_floor=None if found.pl is None else pl_floor(found.oracle, pl=found.pl, **step),
+            gradient=found.gradient,
+            gap=found.gap,
+            discrepancy=found.discrepancy,
         )
 
-    def note(self, folder: Path, line: Round, tau: float) -> None:
-        """Measure a round and write it into theory.jsonl; a round that is told again after a crash replaces itself."""
-        kept = [found for found in read_measurements(folder) if found.round < line.round]
-        lines = [found.to_json() + "\n" for found in [*kept, self.measure(folder, line, tau)]]
-        storage.write_bytes(folder / "theory.jsonl", "".join(lines).encode())
+    def append(self, folder: Path, line: Round, tau: float) -> None:
+        """Measure one round and add it to theory.jsonl; the parameters are those of `measure`."""
+        append_measurement(folder, self.measure(folder, line, tau))
 
     @cached_property
     def _least_loss(self) -> float:
-        """F*: that of the reference model; 0, which no cross-entropy is below, where there is none."""
+        """F*: that of the reference model; 0, the least possible cross-entropy, where there is none."""
         samples, weight = self.pooled
-        if self.against == "labels":
+        if self.reference == "labels":
             return 0.0
-        return _loss_and_gradient(self.reference_model, samples.inputs, samples.labels, weight)[0]
+        return loss_and_gradient(self.reference_model, samples.inputs, samples.labels, weight)[0]
 
-    def _model(self, folder: Path, client: str, round_: int) -> nn.Module:
+    def _label_error(self, teacher: torch.Tensor) -> float | None:
+        """The teacher error against the public labels that are known; None if there are none."""
+        known = self.public.labels >= 0
+        labels = one_hot(self.public.labels.clamp_min(0).cpu(), teacher.shape[1])
+        return teacher_error(teacher[known], labels[known]) if known.any() else None
+
+    def _load_model(self, folder: Path, client: str, round_: int) -> nn.Module:
         """The client's model as it was when it predicted the public set in that round."""
         state = DiskStore(folder / "checkpoint" / "clients" / client).before(round_ + 1)
         if state is None:
-            raise TrustmixError(f"{folder} has no stored state of client {client}; the meter needs its checkpoint.")
+            raise TrustmixError(
+                f"{folder} has no stored state of client {client}; the theory is measured on the run's checkpoint."
+            )
         model = self.factories[int(client)]()
         model.load_state_dict({name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")})
         return self.hardware.place(model)
 
     def _predict(self, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        return predict(model, inputs.to(self.hardware.device), self.hardware).cpu()
+        return predict(model, inputs.to(self.device), self.hardware).cpu()
 
-    def _path(self, model: nn.Module, teacher: torch.Tensor, star: torch.Tensor, client: str) -> list[_Point]:
-        """Points along one distillation from the teacher, with the recipe's optimiser, its state fresh."""
-        device = self.hardware.device
-        inputs, p, best = (tensor.to(device) for tensor in (self.public.inputs, teacher.float(), star.float()))
+    def _path(self, model: nn.Module, teacher: torch.Tensor, star: torch.Tensor, client: str) -> list[PathPoint]:
+        """Points along one distillation from the teacher, by the clients' optimiser in its initial state."""
+        inputs, p, best = (tensor.to(self.device) for tensor in (self.public.inputs, teacher.float(), star.float()))
         samples, weight = self.pooled
-        alike = torch.full((len(inputs),), 1 / len(inputs), device=device)
+        even = torch.full((len(inputs),), 1 / len(inputs), device=self.device)
+        ones, epochs = torch.ones_like(even), self.training.public_epochs
+        seed = derive_seed(self.seed, "theory", f"probe {client}")
         points = []
-        epochs = self.training.public_epochs
-        for now in self._descend(model, inputs, p, epochs, torch.ones_like(alike), f"probe {client}"):
-            with _threads_for(now):
-                loss, gradient = _loss_and_gradient(now, samples.inputs, samples.labels, weight)
+        for now in train_with_snapshots(model, inputs, p, ones, training=self.training, epochs=epochs, seed=seed):
+            with threads_for(now):
+                loss, gradient = loss_and_gradient(now, samples.inputs, samples.labels, weight)
                 points.append(
-                    _Point(
-                        parameters=_flat([q.detach() for q in now.parameters() if q.requires_grad]),
+                    PathPoint(
+                        parameters=flatten_tensors([q.detach() for q in now.parameters() if q.requires_grad]),
                         loss=loss,
                         gradient=gradient,
-                        ideal=_loss_and_gradient(now, inputs, best, alike)[1],
-                        distilled=_loss_and_gradient(now, inputs, p, alike)[1],
-                        score_energy=theory.score_energy(now, inputs[:SAMPLES]),
-                        noise=theory.gradient_noise(now, inputs[:SAMPLES], p[:SAMPLES], self.training.batch),
+                        ideal=loss_and_gradient(now, inputs, best, even)[1],
+                        distilled=loss_and_gradient(now, inputs, p, even)[1],
+                        score_energy=score_energy(now, inputs[:GRADIENT_SAMPLES]),
+                        noise=gradient_noise(now, inputs[:GRADIENT_SAMPLES], p[:GRADIENT_SAMPLES], self.training.batch),
                     )
                 )
         return points
-
-    def _descend(
-        self,
-        model: nn.Module,
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
-        epochs: int,
-        weight: torch.Tensor,
-        name: str,
-    ) -> Iterator[nn.Module]:
-        """Train the model, and yield copies of it at `POINTS` moments, the first before and the last after training."""
-        optimizer = self.training.make_optimizer(model.parameters())
-        seed = derive_seed(self.recipe.seed, "theory", name)
-        generator = torch.Generator().manual_seed(seed)
-        each = [
-            torch.split(torch.randperm(len(inputs), generator=generator), self.training.batch) for _ in range(epochs)
-        ]
-        order = [batch.to(inputs.device) for batches in each for batch in batches if len(batch) > 1]
-        stops = torch.linspace(0, len(order), POINTS).round().int().tolist()
-        for begin, end in zip([0, *stops], stops, strict=False):
-            with torch.random.fork_rng(devices=[]), _threads_for(model):
-                torch.manual_seed(seed + begin)  # dropout
-                model.train()
-                for batch in order[begin:end]:
-                    optimizer.zero_grad(set_to_none=True)
-                    losses = cross_entropy(model(inputs[batch]), targets[batch], reduction="none")
-                    (losses * weight[batch]).mean().backward()  # type: ignore[no-untyped-call]
-                    optimizer.step()
-            yield deepcopy(model).eval()
-
-
-@contextmanager
-def _threads_for(model: nn.Module) -> Iterator[None]:
-    """One thread for a small model: several would wait for each other longer than they work."""
-    before = torch.get_num_threads()
-    if sum(parameter.numel() for parameter in model.parameters()) < SMALL:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def read_measurements(folder: Path) -> list[Measurement]:
-    """The measurements that a run with `theory.every` wrote down."""
-    file = folder / "theory.jsonl"
-    lines = file.read_text("utf-8").splitlines() if file.exists() else []
-    return [Measurement.from_json(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
-
-
-def _loss_and_gradient(
-    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor
-) -> tuple[float, torch.Tensor]:
-    """The weighted cross-entropy on hard or soft targets, and its gradient as one vector."""
-    model.eval().zero_grad(set_to_none=True)
-    total = 0.0
-    for x, y, w in zip(*(torch.split(tensor, 512) for tensor in (inputs, targets, weight)), strict=True):
-        loss = (cross_entropy(model(x), y, reduction="none") * w).sum()
-        loss.backward()
-        total += float(loss.detach())
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return total, _flat([torch.zeros_like(p) if p.grad is None else p.grad for p in trained])
-
-
-def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors]).cpu().double()
-
-
-def _square(vector: torch.Tensor) -> float:
-    return float(vector.square().sum())

@@ -1,4 +1,4 @@
-"""How wrong a teacher is, and why: chi, the teacher error and its bias, variance and correlation (Lemma 1).
+"""The teacher error and what it consists of: bias, variance, correlation, and concentration chi (Lemma 1).
 
     eps_teach = E_x ||p_agg(x) - p*(x)||^2  <=  B_w^2 + sigma^2 (rho_c + (1 - rho_c) chi),   chi = E_x sum_i w_i(x)^2
 
@@ -8,17 +8,35 @@ Expectations over clients' predictions are means over S repeated draws, such as 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from trustmix.arrays import format_shape, to_finite_tensor, to_float_tensor
+from trustmix.arrays import ArrayLike, format_shape, to_finite_tensor, to_float_tensor
 from trustmix.errors import TrustmixError
 
 
-def weights(scores: Any, tau: float) -> torch.Tensor:
-    """w_i(x) = softmax_i(tau * l_i(x)) of scores (M, N) or (S, M, N); infinite tau picks the most confident client.
+def weights(scores: ArrayLike, tau: float) -> torch.Tensor:
+    """The weights of clients, w_i(x) = softmax_i(tau * l_i(x)).
 
+    Parameters
+    ----------
+    scores : array-like (M, N) or (S, M, N)
+        l_i(x) of M clients and N samples, in S draws.
+    tau : float
+        0 averages; infinity takes the most confident client alone.
+
+    Returns
+    -------
+    torch.Tensor (M, N) or (S, M, N)
+        Weights of sum 1 over clients, float64.
+
+    Raises
+    ------
+    TrustmixError
+        If tau is negative or the shape is another.
+
+    Examples
+    --------
     >>> weights([[0.0, 0.0], [0.0, -9e9]], tau=1.0).tolist()
     [[0.5, 1.0], [0.5, 0.0]]
     """
@@ -32,27 +50,80 @@ def weights(scores: Any, tau: float) -> torch.Tensor:
     return share / share.sum(-2, keepdim=True)
 
 
-def concentration(trust: Any) -> float:
-    """E_x sum_i w_i(x)^2, called chi, of weights (M, N) or (S, M, N): from 1/M (AVG) to 1 (one client alone).
+def concentration(client_weights: ArrayLike) -> float:
+    """The concentration of trust, chi = E_x sum_i w_i(x)^2.
 
+    Parameters
+    ----------
+    client_weights : array-like (M, N) or (S, M, N)
+        w_i(x), not negative, of sum 1 over the M clients of each sample; S is the number of draws.
+
+    Returns
+    -------
+    float
+        From 1/M (AVG) to 1 (one client alone).
+
+    Raises
+    ------
+    TrustmixError
+        If the shape is another, a weight is negative or weights do not sum to one.
+
+    Examples
+    --------
     >>> concentration([[0.5], [0.5]])
     0.5
     """
-    return float(_checked_weights(trust).square().sum(-2).mean())
+    return float(_validate_weights(client_weights).square().sum(-2).mean())
 
 
-def effective_clients(trust: Any) -> float:
-    """1/chi: the number of equally trusted clients that would be as concentrated.
+def effective_clients(client_weights: ArrayLike) -> float:
+    """The number of equally trusted clients that would be as concentrated, 1/chi.
 
+    Parameters
+    ----------
+    client_weights : array-like (M, N) or (S, M, N)
+        w_i(x), not negative, of sum 1 over the M clients of each sample; S is the number of draws.
+
+    Returns
+    -------
+    float
+        From 1 (one client alone) to M (AVG).
+
+    Raises
+    ------
+    TrustmixError
+        If the shape is another, a weight is negative or weights do not sum to one.
+
+    Examples
+    --------
     >>> effective_clients([[0.25]] * 4)
     4.0
     """
-    return 1 / concentration(trust)
+    return 1 / concentration(client_weights)
 
 
-def teacher_error(teacher: Any, reference: Any) -> float:
-    """eps_teach = E_x ||p_agg(x) - p*(x)||^2 of a teacher (N, C), or the mean over several (S, N, C).
+def teacher_error(teacher: ArrayLike, reference: ArrayLike) -> float:
+    """The teacher error, eps_teach = E_x ||p_agg(x) - p*(x)||^2.
 
+    Parameters
+    ----------
+    teacher : array-like (N, C) or (S, N, C)
+        p_agg, of one draw or of S.
+    reference : array-like (N, C)
+        p*.
+
+    Returns
+    -------
+    float
+        The error; its mean over several draws.
+
+    Raises
+    ------
+    TrustmixError
+        If shapes do not fit or an entry is not finite.
+
+    Examples
+    --------
     >>> teacher_error([[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]])
     0.25
     """
@@ -64,11 +135,32 @@ def teacher_error(teacher: Any, reference: Any) -> float:
     return float((p - star).square().sum(-1).mean())
 
 
-def bias_variance(teachers: Any, reference: Any) -> tuple[float, float]:
-    """Squared bias and variance of S drawn teachers (S, N, C), given x; their sum is the mean teacher error.
+def bias_variance(teachers: ArrayLike, reference: ArrayLike) -> tuple[float, float]:
+    """Squared bias and variance of the teacher, given x; their sum is the mean teacher error.
 
-    The variance is unbiased (S - 1 in the denominator), so that few draws do not count as bias what is chance.
+    The variance is unbiased (S - 1 in the denominator), so that with few draws chance does not count as bias.
 
+    Parameters
+    ----------
+    teachers : array-like (S, N, C)
+        p_agg of S draws, S of 2 or more.
+    reference : array-like (N, C)
+        p*.
+
+    Returns
+    -------
+    float
+        The squared bias, a mean over samples.
+    float
+        The variance, a mean over samples.
+
+    Raises
+    ------
+    TrustmixError
+        If shapes do not fit, there is one draw only, or an entry is not finite.
+
+    Examples
+    --------
     >>> bias, variance = bias_variance([[[0.6, 0.4]], [[0.8, 0.2]]], [[1.0, 0.0]])
     >>> round(bias, 9), round(variance, 9)
     (0.16, 0.04)
@@ -84,10 +176,10 @@ def bias_variance(teachers: Any, reference: Any) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class TeacherErrorDecomposition:
-    """Lemma 1 on S draws: the measured left side, what it consists of, and the bound.
+    """Lemma 1 on S draws: the measured error, its parts, and the bound.
 
-    error = bias + own + shared + coupling, exactly. With weights that are the same in every draw, as the lemma has
-    them, coupling is 0 and the bound holds for the draws themselves, whatever their number.
+    error = bias + own + shared + coupling, exactly. With weights that are the same in every draw, as the lemma assumes,
+    coupling is 0 and the bound holds for the draws themselves, whatever their number.
     """
 
     error: float
@@ -95,20 +187,21 @@ class TeacherErrorDecomposition:
     bias: float
     """B_w^2 = E_x ||sum_i w_i E[xi_i]||^2."""
     own: float
-    """E_x sum_i w_i^2 E||xi_i - E xi_i||^2: what each client's own variance adds."""
+    """E_x sum_i w_i^2 E||xi_i - E xi_i||^2: the contribution of each client's own variance."""
     shared: float
-    """E_x sum_{i != j} w_i w_j E<xi_i - E xi_i, xi_j - E xi_j>: what clients err in common."""
+    """E_x sum_{i != j} w_i w_j E<xi_i - E xi_i, xi_j - E xi_j>: the contribution of common errors."""
     coupling: float
-    """What is left where weights vary with the draw and know something of the errors."""
+    """The rest, which is not 0 where weights vary with the draw and depend on the errors."""
     sigma2: float
     """sigma^2, the largest variance of any client on any sample."""
     rho: float
-    """rho_c, the largest |covariance| of two clients on any sample, as a part of sigma^2."""
+    """rho_c, the largest |covariance| of two clients on any sample, relative to sigma^2."""
     chi: float
+    """The concentration of trust."""
 
     @property
     def variance(self) -> float:
-        """All that is not bias."""
+        """The error without the bias."""
         return self.own + self.shared + self.coupling
 
     @property
@@ -117,16 +210,39 @@ class TeacherErrorDecomposition:
         return self.bias + self.sigma2 * (self.rho + (1 - self.rho) * self.chi)
 
 
-def teacher_error_decomposition(predictions: Any, trust: Any, reference: Any) -> TeacherErrorDecomposition:
-    """Lemma 1 from predictions q (S, M, N, C), weights (M, N) or (S, M, N) and p* (N, C).
+def teacher_error_decomposition(
+    predictions: ArrayLike, client_weights: ArrayLike, reference: ArrayLike
+) -> TeacherErrorDecomposition:
+    """Lemma 1 on repeated draws of the clients' predictions.
 
+    Parameters
+    ----------
+    predictions : array-like (S, M, N, C)
+        q_i(x) of M clients in S draws.
+    client_weights : array-like (M, N) or (S, M, N)
+        w_i(x), the same for all draws or one set per draw.
+    reference : array-like (N, C)
+        p*.
+
+    Returns
+    -------
+    TeacherErrorDecomposition
+        The error, its parts and the bound.
+
+    Raises
+    ------
+    TrustmixError
+        If shapes do not fit, an entry is not finite, or weights do not sum to one.
+
+    Examples
+    --------
     >>> q = torch.tensor([[[[0.9, 0.1]], [[0.7, 0.3]]], [[[0.9, 0.1]], [[0.5, 0.5]]]])    # S = 2, M = 2, N = 1
     >>> found = teacher_error_decomposition(q, [[0.5], [0.5]], [[1.0, 0.0]])
     >>> found.error <= found.bound, round(found.bias, 4), round(found.variance, 4)
     (True, 0.125, 0.005)
     """
     q, star = to_finite_tensor(predictions, "predictions").double(), to_finite_tensor(reference, "reference").double()
-    w = _checked_weights(trust)
+    w = _validate_weights(client_weights)
     if (
         q.ndim != 4
         or q.shape[2:] != star.shape
@@ -163,8 +279,25 @@ def teacher_error_decomposition(predictions: Any, trust: Any, reference: Any) ->
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's rank correlation; equal values share their mean rank. NaN where one side is all alike.
+    """Spearman's rank correlation; equal values share their mean rank.
 
+    Parameters
+    ----------
+    first, second : sequence of float
+        Pairs, two or more.
+
+    Returns
+    -------
+    float
+        From -1 to 1; NaN where all values of one side are the same.
+
+    Raises
+    ------
+    TrustmixError
+        If there are fewer than two pairs or a value without a partner.
+
+    Examples
+    --------
     >>> rank_correlation([1.0, 2.0, 3.0], [0.9, 0.5, 0.1])
     -1.0
     """
@@ -176,15 +309,15 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> torch.Tensor:
-    """Ranks around 0."""
+    """Ranks of mean 0."""
     v = torch.tensor(values, dtype=torch.float64)
     rank = (v[:, None] > v).double().sum(1) + (v[:, None] == v).double().sum(1) / 2
     return rank - rank.mean()
 
 
-def _checked_weights(trust: Any) -> torch.Tensor:
+def _validate_weights(client_weights: ArrayLike) -> torch.Tensor:
     """Weights as float64 (M, N) or (S, M, N), not negative, summing to one over clients."""
-    w = to_finite_tensor(trust, "weights").double()
+    w = to_finite_tensor(client_weights, "weights").double()
     if w.ndim not in (2, 3) or 0 in w.shape:
         raise TrustmixError(f"weights have the shape {format_shape(w)}; they must be (M, N) or (S, M, N).")
     total = w.sum(-2)

@@ -1,6 +1,6 @@
-"""Predictions and scores as few numbers: what each codec keeps, and how far from the truth it may be.
+"""Codecs: predictions and scores as few numbers, with a bound on the error of each.
 
-Every codec gives rows on the simplex: a row is rounded as a whole or divided by its sum. Codecs are lossy once, here;
+Every codec gives rows on the simplex: a row is rounded as a whole or divided by its sum. Only codecs are lossy;
 compression and the difference to a teacher lose nothing more.
 """
 
@@ -14,8 +14,9 @@ from trustmix.errors import TrustmixError
 from trustmix.registry import Registry
 
 Parts: TypeAlias = Mapping[str, torch.Tensor]
+"""The tensors of a message by name."""
 Layout: TypeAlias = dict[str, tuple[torch.dtype, tuple[int, ...]]]
-"""The tensors of a message, by name: their type and shape."""
+"""The type and shape of the tensors of a message by name."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,17 @@ class ScoreQuantizer:
     """Scores l, rounded to a step on the scale of asinh, which is linear near zero and logarithmic far from it.
 
     The error is at most sinh(step/2) * sqrt(1 + l^2) + (cosh(step/2) - 1) * |l|, which is about step/2 * sqrt(1 + l^2);
-    scores beyond sinh(step * largest level) are clamped. Without a step they stay what they are.
+    scores beyond sinh(step * largest level) are clamped.
 
+    Parameters
+    ----------
+    dtype : torch.dtype
+        The type of the levels.
+    step : float, optional
+        The step; without it scores are only converted to the type.
+
+    Examples
+    --------
     >>> coarse = ScoreQuantizer(torch.int8, 0.1)
     >>> coarse.decode(coarse.encode(torch.tensor([0.0, -100.0, -torch.inf]))).round().tolist()
     [0.0, -100.0, -163874.0]
@@ -34,7 +44,7 @@ class ScoreQuantizer:
     step: float | None = None
 
     def encode(self, scores: torch.Tensor) -> torch.Tensor:
-        """(N,) scores as levels."""
+        """The levels (N,) of scores (N,)."""
         if self.step is None:
             return scores.to(self.dtype)
         largest = torch.iinfo(self.dtype).max
@@ -42,62 +52,116 @@ class ScoreQuantizer:
         return levels.clamp(-largest, largest).to(self.dtype)
 
     def decode(self, levels: torch.Tensor) -> torch.Tensor:
-        """(N,) levels as scores."""
+        """The scores (N,), float32, of levels (N,)."""
         if self.step is None:
             return levels
         return (levels.to(torch.float64) * self.step).sinh().to(torch.float32)
 
 
 EXACT = ScoreQuantizer(torch.float32)
+"""Scores as they are, for float32."""
 FINE = ScoreQuantizer(torch.int16, 1 / 2048)
+"""Two bytes per score, for float16 and uint8."""
 COARSE = ScoreQuantizer(torch.int8, 0.1)
+"""One byte per score, for codecs that keep less."""
+
+LOG_STEP = 0.5
+"""The step of `LogUint4Codec`, in nats."""
+ZERO_LEVEL = 10
+"""The level of `LogUint4Codec` that stands for zero."""
 
 
 class Codec(Protocol):
-    """What a codec offers: which tensors it promises, predictions (N, C) as those tensors, and back."""
+    """How predictions (N, C) become tensors of a message and probabilities again.
+
+    A codec of your own is used by its name in `wire.up` and `wire.down` once it is registered, on the server and on
+    every client: `CODECS.register("my-codec")(MyCodec())`.
+    """
 
     @property
     def scores(self) -> ScoreQuantizer:
-        """How the scores travel beside the predictions."""
+        """How the scores beside the predictions are quantised."""
 
     def layout(self, samples: int, classes: int) -> Layout:
-        """The tensors of N samples and C classes."""
+        """The tensors of a message.
+
+        Parameters
+        ----------
+        samples : int
+            N.
+        classes : int
+            C.
+
+        Returns
+        -------
+        Layout
+            The type and shape of each tensor by its name; a message with other tensors is refused.
+        """
 
     def encode(self, predictions: torch.Tensor) -> dict[str, torch.Tensor]:
-        """(N, C) probabilities, float64, as tensors of the layout."""
+        """Probabilities as tensors.
+
+        Parameters
+        ----------
+        predictions : torch.Tensor (N, C)
+            Probabilities, float64.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            The tensors of the layout.
+        """
 
     def decode(self, parts: Parts, classes: int, /) -> torch.Tensor:
-        """(N, C) probabilities, float32, from tensors of the layout; their values are still unchecked."""
+        """Probabilities from tensors.
+
+        Parameters
+        ----------
+        parts : mapping of str to torch.Tensor
+            The tensors of the layout, with values that may be anything.
+        classes : int
+            C.
+
+        Returns
+        -------
+        torch.Tensor (N, C)
+            Probabilities, float32, which the caller checks.
+
+        Raises
+        ------
+        TrustmixError
+            If the tensors name a class that does not exist.
+        """
 
 
 @dataclass(frozen=True)
 class FloatCodec:
-    """Floating-point numbers. Relative error: 2^-24 (float32) or 2^-11 (float16, and 2^-25 absolute)."""
+    """Floating-point numbers. The relative error is 2^-24 (float32) or 2^-11 (float16, and 2^-25 absolute)."""
 
     dtype: torch.dtype
     scores: ScoreQuantizer
 
     def layout(self, samples: int, classes: int) -> Layout:
-        """One number a class."""
+        """One number per class."""
         return {"predictions": (self.dtype, (samples, classes))}
 
     def encode(self, predictions: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Rounded to the type."""
+        """Probabilities rounded to the type."""
         return {"predictions": predictions.to(self.dtype)}
 
     def decode(self, parts: Parts, _classes: int, /) -> torch.Tensor:
-        """As they are."""
+        """Probabilities as they are."""
         return parts["predictions"].to(torch.float32)
 
 
 @dataclass(frozen=True)
 class Uint8Codec:
-    """Each class a multiple of 1/255, one byte, and the row exactly one: the error is below 1/255."""
+    """One byte per class: multiples of 1/255, a row of which sums to exactly one. The error is below 1/255."""
 
     scores: ScoreQuantizer
 
     def layout(self, samples: int, classes: int) -> Layout:
-        """One byte a class."""
+        """One byte per class."""
         return {"levels": (torch.uint8, (samples, classes))}
 
     def encode(self, predictions: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -111,12 +175,14 @@ class Uint8Codec:
 
 @dataclass(frozen=True)
 class LogUint4Codec:
-    """Four bits a class: how many half nats it is below the row's largest; ten or more count as never.
+    """Four bits per class: how many half nats it is below the row's largest; ten or more count as zero.
 
     Small probabilities matter when many clients are mixed, and equal steps would round them to zero. A class is right
     within a factor e^0.5 / (1 - D), where D is the part of the row that becomes zero: classes below e^-4.75, 0.9 %, of
     the largest. No error exceeds tanh(1/8) + D < 0.125 + D, and rows sum to one, since they are divided by their sum.
 
+    Examples
+    --------
     >>> codec = LogUint4Codec(COARSE)
     >>> parts = codec.encode(torch.tensor([[0.5, 0.3, 0.199, 0.001]], dtype=torch.float64))
     >>> [round(q, 3) for q in codec.decode(parts, 4)[0].tolist()]
@@ -130,24 +196,18 @@ class LogUint4Codec:
         return {"levels": (torch.uint8, (samples, (classes + 1) // 2))}
 
     def encode(self, predictions: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Half nats below the largest, the first class of a byte in its high bits."""
-        below = (predictions.amax(1, keepdim=True) / predictions).log() / STEP
-        levels = below.round().clamp(max=NEVER).to(torch.uint8)
+        """Half nats below the largest; the first class of a byte is in its high bits."""
+        below = (predictions.amax(1, keepdim=True) / predictions).log() / LOG_STEP
+        levels = below.round().clamp(max=ZERO_LEVEL).to(torch.uint8)
         levels = torch.nn.functional.pad(levels, (0, levels.shape[1] % 2))
         return {"levels": (levels[:, ::2] << 4) | levels[:, 1::2]}
 
     def decode(self, parts: Parts, classes: int, /) -> torch.Tensor:
-        """Parts of the row's sum; a row of nothing but 'never' becomes NaN, which is refused as no probability."""
+        """Fractions of the row's sum; a row of zeros only becomes NaN, which the caller refuses as no probability."""
         packed = parts["levels"]
         levels = torch.stack([packed >> 4, packed & 15], 2).flatten(1)[:, :classes]
-        weights = torch.where(levels < NEVER, torch.exp(-STEP * levels.to(torch.float32)), 0)
+        weights = torch.where(levels < ZERO_LEVEL, torch.exp(-LOG_STEP * levels.to(torch.float32)), 0)
         return weights / weights.sum(1, keepdim=True)
-
-
-STEP = 0.5
-"""The step of `LogUint4Codec`."""
-NEVER = 10
-"""The level of `LogUint4Codec` that stands for zero."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +217,8 @@ class TopKCodec:
     Of a kept class the error is below 1/255. With T the probability of all others, theirs is at most T, or
     (T + 1/255) / (C - k) if that is more. Where there are k classes or fewer, all but one are kept.
 
+    Examples
+    --------
     >>> two = TopKCodec(2, COARSE)
     >>> parts = two.encode(torch.tensor([[0.7, 0.02, 0.2, 0.08]], dtype=torch.float64))
     >>> parts["classes"].tolist(), [round(q, 3) for q in two.decode(parts, 4)[0].tolist()]
@@ -172,7 +234,7 @@ class TopKCodec:
         return {"classes": (_index_type(classes), shape), "levels": (torch.uint8, shape)}
 
     def encode(self, predictions: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The largest first; the level of the rest follows from theirs."""
+        """The classes with the largest first, and their levels, from which that of the rest follows."""
         kept = self._kept(predictions.shape[1])
         values, classes = predictions.topk(kept, 1)
         rest = (predictions.sum(1, keepdim=True) - values.sum(1, keepdim=True)).clamp_min(0)
@@ -180,8 +242,8 @@ class TopKCodec:
         return {"classes": classes.to(_index_type(predictions.shape[1])), "levels": levels.to(torch.uint8)}
 
     def decode(self, parts: Parts, classes: int, /) -> torch.Tensor:
-        """The rest everywhere, then the kept classes in their places."""
-        chosen, values = _checked_classes(parts["classes"], classes), parts["levels"].to(torch.float32) / 255
+        """The kept classes in their places, and the rest spread over the others."""
+        chosen, values = _validate_classes(parts["classes"], classes), parts["levels"].to(torch.float32) / 255
         rest = (1 - values.sum(1, keepdim=True)) / max(1, classes - self._kept(classes))
         rest[rest.abs() < 1e-6] = 0  # where the levels sum to 255, up to rounding
         return rest.expand(-1, classes).scatter(1, chosen, values)
@@ -197,23 +259,37 @@ class ArgmaxCodec:
     scores: ScoreQuantizer
 
     def layout(self, samples: int, classes: int) -> Layout:
-        """One class a sample."""
+        """One class per sample."""
         return {"classes": (_index_type(classes), (samples,))}
 
     def encode(self, predictions: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The class."""
+        """The most probable class of each row."""
         return {"classes": predictions.argmax(1).to(_index_type(predictions.shape[1]))}
 
     def decode(self, parts: Parts, classes: int, /) -> torch.Tensor:
         """One for the class, zero for the others."""
-        return torch.nn.functional.one_hot(_checked_classes(parts["classes"], classes), classes).to(torch.float32)
+        return torch.nn.functional.one_hot(_validate_classes(parts["classes"], classes), classes).to(torch.float32)
 
 
 def round_rows(rows: torch.Tensor, count: int) -> torch.Tensor:
-    """Non-negative rows as whole levels that sum to `count`, each less than one level from its share.
+    """Round non-negative rows to whole levels that sum to `count`, each less than one level from its share.
 
     Shares are rounded down and the levels left over go to the largest remainders.
 
+    Parameters
+    ----------
+    rows : torch.Tensor (N, C)
+        Non-negative numbers, some of them positive in every row.
+    count : int
+        The sum of the levels of a row.
+
+    Returns
+    -------
+    torch.Tensor (N, C)
+        Whole numbers of the type of `rows`.
+
+    Examples
+    --------
     >>> round_rows(torch.tensor([[0.6, 0.3, 0.1], [1.0, 1.0, 1.0]]), 4).tolist()
     [[3.0, 1.0, 0.0], [2.0, 1.0, 1.0]]
     """
@@ -228,15 +304,17 @@ def _index_type(classes: int) -> torch.dtype:
     return torch.uint8 if classes <= 256 else torch.int32
 
 
-def _checked_classes(found: torch.Tensor, classes: int) -> torch.Tensor:
-    """Classes as indices, if all of them exist."""
+def _validate_classes(found: torch.Tensor, classes: int) -> torch.Tensor:
+    """Classes as indices; those that do not exist are refused."""
     index = found.to(torch.int64)
-    if int(index.min()) < 0 or int(index.max()) >= classes:
-        raise TrustmixError(f"The message names class {int(index.max())}; there are {classes}, counted from 0.")
+    wrong = index[(index < 0) | (index >= classes)]
+    if len(wrong):
+        raise TrustmixError(f"The message names class {int(wrong[0])}; there are {classes}, counted from 0.")
     return index
 
 
 CODECS: Registry[Codec] = Registry("codec")
+"""The codecs by the name that `wire.up` and `wire.down` have in a recipe, and that the header of a message has."""
 CODECS.register("float32")(FloatCodec(torch.float32, EXACT))
 CODECS.register("float16")(FloatCodec(torch.float16, FINE))
 CODECS.register("uint8")(Uint8Codec(FINE))

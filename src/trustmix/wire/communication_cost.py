@@ -1,28 +1,76 @@
-"""What talking costs as the paper counts it ("Communication cost"): float32, one client's uplink, headers free.
+"""Communication cost as the paper counts it ("Communication cost"): float32, one client's uplink, headers free.
 
-What a run really sends is counted from its messages and stands beside these figures in its record.
+The bytes that a run really sends are counted from its messages and stand beside these figures in its record.
 """
 
-FLOAT32 = 4
+FLOAT32_BYTES = 4
 
 
 def predictions_bytes(samples: int, classes: int, rounds: int = 1) -> int:
-    """Predictions on the public set: N * C numbers a round.
+    """Bytes of the predictions on the public set: N * C numbers per round.
 
+    Parameters
+    ----------
+    samples : int
+        N, the size of the public set.
+    classes : int
+        C.
+    rounds : int
+        The number of rounds.
+
+    Returns
+    -------
+    int
+        Bytes that one client sends.
+
+    Examples
+    --------
     >>> predictions_bytes(2_000, 10, rounds=25), predictions_bytes(5_000, 100, rounds=25)  # Yahoo, CIFAR-100
     (2000000, 50000000)
     """
-    return FLOAT32 * samples * classes * rounds
+    return FLOAT32_BYTES * samples * classes * rounds
 
 
 def fedavg_bytes(parameters: int, rounds: int = 1) -> int:
-    """FedAvg: the model, each round."""
-    return FLOAT32 * parameters * rounds
+    """Bytes of FedAvg: the model in each round.
+
+    Parameters
+    ----------
+    parameters : int
+        The number of parameters of the model.
+    rounds : int
+        The number of rounds.
+
+    Returns
+    -------
+    int
+        Bytes that one client sends.
+
+    Examples
+    --------
+    >>> fedavg_bytes(4_300_000, rounds=5)
+    86000000
+    """
+    return FLOAT32_BYTES * parameters * rounds
 
 
 def scaffold_bytes(parameters: int, rounds: int = 1) -> int:
-    """SCAFFOLD: the model and its control variate, each round.
+    """Bytes of SCAFFOLD: the model and its control variate in each round.
 
+    Parameters
+    ----------
+    parameters : int
+        The number of parameters of the model.
+    rounds : int
+        The number of rounds.
+
+    Returns
+    -------
+    int
+        Bytes that one client sends.
+
+    Examples
+    --------
     >>> bert_tiny, resnet18 = 4_300_000, 11_700_000
     >>> scaffold_bytes(bert_tiny, rounds=5), scaffold_bytes(resnet18, rounds=5)
     (172000000, 468000000)

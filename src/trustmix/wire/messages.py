@@ -14,8 +14,7 @@ from functools import lru_cache
 import torch
 
 from trustmix.aggregation.base import Upload, validate_predictions
-from trustmix.density.estimators import DensityEstimator
-from trustmix.density.gaussians import ClassGaussians
+from trustmix.density import ClassGaussians, Density
 from trustmix.errors import TrustmixError
 from trustmix.wire.codecs import CODECS, FloatCodec, Layout, Parts
 from trustmix.wire.framing import decode_frame, encode_frame
@@ -82,7 +81,7 @@ def fingerprint(inputs: torch.Tensor) -> str:
 
 def encode_scores(
     logits: torch.Tensor,
-    density: DensityEstimator,
+    density: Density,
     expected: MessageHeader,
     codec: str,
     base: torch.Tensor | None = None,
@@ -99,7 +98,8 @@ def encode_upload(upload: Upload, expected: MessageHeader, codec: str, base: tor
     """An upload as a message; as a difference to `base`, the last teacher (N, C), where that is shorter.
 
     >>> expected = MessageHeader("north", 1, "0" * 16, samples=1, classes=2)
-    >>> message = encode_upload(Upload(torch.tensor([[0.9, 0.1]]), torch.tensor([-2.0])), expected, "float32")
+    >>> upload = Upload("north", torch.tensor([[0.9, 0.1]]), torch.tensor([-2.0]))
+    >>> message = encode_upload(upload, expected, "float32")
     >>> decode_upload(message, expected).scores
     tensor([-2.])
     """
@@ -119,7 +119,7 @@ def encode_upload(upload: Upload, expected: MessageHeader, codec: str, base: tor
 
 def encode_density(
     logits: torch.Tensor,
-    density: DensityEstimator,
+    density: Density,
     expected: MessageHeader,
     codec: str,
     base: torch.Tensor | None = None,
@@ -132,7 +132,7 @@ def encode_density(
         )
     if base is not None:
         raise TrustmixError("An upload of the form density has logits, which have no difference to a teacher.")
-    tensors = {"logits": logits.to(_float_type(codec)), **density.state(), **(labels.parts() if labels else {})}
+    tensors = {"logits": logits.to(_float_type(codec)), **density.state_dict(), **(labels.parts() if labels else {})}
     return encode_frame(tensors, expected.header("density", codec))
 
 
@@ -258,7 +258,7 @@ def _evaluate(
     layout: Layout = {"logits": (_float_type(codec), (expected.samples, expected.classes))}
     layout |= {"means": (torch.float64, mixture), "variances": (torch.float64, mixture)}
     _check(tensors, {**layout, "log_weights": (torch.float64, mixture[:1])})
-    density = ClassGaussians.from_state(tensors)
+    density = ClassGaussians.from_state_dict(tensors)
     logits = tensors["logits"].to(torch.float32)
     return torch.softmax(logits.to(torch.float64), 1), density.log_prob(logits)
 

@@ -1,4 +1,4 @@
-"""The public set as a message: sent once to a client that joins, refused if it is not the one that was announced."""
+"""The public set as a message: sent once to a client that joins, refused if it is not the announced one."""
 
 import torch
 
@@ -6,13 +6,25 @@ from trustmix.errors import TrustmixError
 from trustmix.wire.framing import decode_frame, encode_frame
 from trustmix.wire.messages import fingerprint
 
-LARGEST = 2**32
-"""Bytes that no public set exceeds, packed or not."""
+MAX_BYTES = 2**32
+"""The largest public set, packed or not."""
 
 
 def encode_public_set(inputs: torch.Tensor) -> bytes:
-    """The public inputs (N, ...) as a message.
+    """The public inputs as a message.
 
+    Parameters
+    ----------
+    inputs : torch.Tensor (N, ...)
+        The public inputs.
+
+    Returns
+    -------
+    bytes
+        The message.
+
+    Examples
+    --------
     >>> inputs = torch.rand(3, 4)
     >>> bool((decode_public_set(encode_public_set(inputs), fingerprint(inputs)) == inputs).all())
     True
@@ -21,8 +33,26 @@ def encode_public_set(inputs: torch.Tensor) -> bytes:
 
 
 def decode_public_set(message: bytes, announced: str) -> torch.Tensor:
-    """The public inputs in a message, if their fingerprint is the announced one."""
-    tensors, header = decode_frame(message, LARGEST, "The public set")
+    """The public inputs in a message.
+
+    Parameters
+    ----------
+    message : bytes
+        The message of `encode_public_set`.
+    announced : str
+        The fingerprint that the inputs must have.
+
+    Returns
+    -------
+    torch.Tensor (N, ...)
+        The public inputs.
+
+    Raises
+    ------
+    TrustmixError
+        If the message is damaged, holds something else, or has inputs of another fingerprint.
+    """
+    tensors, header = decode_frame(message, MAX_BYTES, "The public set")
     if header != {"kind": "public"} or list(tensors) != ["inputs"]:
         raise TrustmixError("The message holds something else than a public set.")
     found = fingerprint(tensors["inputs"])
