@@ -148,15 +148,15 @@ def test_a_late_client_is_left_out_not_asked_while_busy_and_then_takes_part_agai
     link.node(desk_of("slow", tmp_path), slow=slow)
     engine = engine_of(link, tmp_path, 2, deadline=0.6)
     engine.gather(0, begun=False)
-    reasons: list[str | None] = []
+    reasons: list[tuple[str, bool] | None] = []
     for number in range(1, 6):
         answers = {answer.client: answer for answer in engine.exchange(dict.fromkeys(engine.clients, Request(number)))}
         assert isinstance(answers["quick"], Reply)
         late = answers["slow"]
-        reasons.append(late.reason if isinstance(late, Failure) else None)
+        reasons.append((late.reason, late.sent) if isinstance(late, Failure) else None)
         if number == 3:
             time.sleep(1.2)
-    assert reasons[:3] == [None, "no answer within 0.6 s", "still busy with an earlier round"]
+    assert reasons[:3] == [None, ("no answer within 0.6 s", True), ("still busy with an earlier round", False)]
     assert reasons[4] is None
 
 
@@ -203,7 +203,19 @@ def test_a_run_that_goes_on_knows_its_clients_and_begins_with_a_quorum(link: Lin
     engine.gather(0.1, begun=True)
     answers = {answer.client: answer for answer in engine.exchange(dict.fromkeys(engine.clients, Request(4)))}
     assert isinstance(answers["south"], Reply)
-    assert answers["north"] == Failure("north", "not connected")
+    assert answers["north"] == Failure("north", "not connected", sent=False)
+
+
+def test_a_request_that_flower_does_not_take_counts_as_not_sent(
+    link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link.node(desk_of("north", tmp_path))
+    engine = engine_of(link, tmp_path, 1)
+    engine.gather(0, begun=False)
+    monkeypatch.setattr(link.grid, "push_messages", lambda messages: [""])
+    assert list(engine.exchange({"north": Request(1)})) == [
+        Failure("north", "the request could not be sent", sent=False)
+    ]
 
 
 def test_a_key_registered_for_one_client_cannot_speak_for_another(

@@ -49,3 +49,5 @@ class Failure:
 
     client: str
     reason: str
+    sent: bool = True
+    """Whether the request reached the client's machine at all."""
