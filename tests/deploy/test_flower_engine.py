@@ -248,6 +248,44 @@ def test_a_public_set_other_than_the_announced_one_is_refused(
     assert engine.clients == []
 
 
+def test_a_node_that_was_refused_joins_when_it_comes_again_corrected(
+    link: Link, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    corrected = threading.Event()
+
+    def build(_: Any, public: tm.Public, states: Path) -> tm.Client:
+        if not corrected.is_set():
+            raise TrustmixError("a class that the server does not know")
+        return client_of("north", public, states)
+
+    node = link.node(MessageHandler("north", tmp_path / "north", build))
+    engine = engine_of(link, tmp_path, 1)
+    deadline = time.monotonic() + 20
+    while "a class that the server does not know" not in caplog.text and time.monotonic() < deadline:
+        engine._listen()
+    corrected.set()
+    link.state.deactivate_node(node)
+    link.state.activate_node(node, AGES)
+    while not engine.clients and time.monotonic() < deadline:
+        engine._listen()
+    assert engine.clients == ["north"]
+
+
+def test_a_handshake_that_flower_does_not_take_is_tried_again(
+    link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link.node(desk_of("north", tmp_path))
+    engine = engine_of(link, tmp_path, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(link.grid, "push_messages", lambda messages: [""])
+        engine._listen()
+    deadline = time.monotonic() + 20
+    while not engine.clients and time.monotonic() < deadline:
+        engine._listen()
+    assert engine.clients == ["north"]
+
+
 def test_a_client_whose_folder_was_lost_is_introduced_again(link: Link, tmp_path: Path) -> None:
     desk = desk_of("north", tmp_path)
     link.node(desk)
