@@ -111,14 +111,14 @@ class FlowerEngine:
     def _ask(self, client: str, request: Request) -> str | Failure:
         """Send a request; its mark, or why it cannot be sent."""
         if client not in self.reception.connected:
-            return Failure(client, "not connected")
+            return Failure(client, "not connected", sent=False)
         if client not in self._free:
-            return Failure(client, "still busy with an earlier round")
+            return Failure(client, "still busy with an earlier round", sent=False)
         content = pack_request(self.reception.welcome.run, request)
         lasting = None if self.deadline is None else max(LASTING * self.deadline, 60.0)
         mark = self.reception.send(client, content, str(request.round), lasting)
         if mark is None:
-            return Failure(client, "the request could not be sent")
+            return Failure(client, "the request could not be sent", sent=False)
         self._sent[mark] = _Sent(client, self.reception.since(client))
         return mark
 

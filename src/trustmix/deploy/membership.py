@@ -61,7 +61,8 @@ class Membership:
     """What was sent to nodes that are joining, by the message's mark."""
     _nodes: dict[int, NodeInfo] = field(default_factory=dict, init=False)
     _node_of: dict[str, int] = field(default_factory=dict, init=False)
-    _met: set[int] = field(default_factory=set, init=False)
+    _met: dict[int, str] = field(default_factory=dict, init=False)
+    """When each node was activated that was sent a handshake; a later activation is a new attempt to join."""
     _looked: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
@@ -84,10 +85,10 @@ class Membership:
             return
         self._looked = time.monotonic()
         self._nodes = {node.node_id: node for node in self.grid.get_nodes()}
-        for node in set(self._nodes) - self._met:
-            self._met.add(node)
-            facts = {"run": self.welcome.run, "fingerprint": self.welcome.fingerprint, **self.welcome.settings}
-            self._introduce(_Introduction(node, "hello"), pack_record(facts))
+        joined = set(self._node_of.values())
+        for node, info in self._nodes.items():
+            if node not in joined and self._met.get(node) != info.last_activated_at:
+                self._greet(node)
 
     def hear(self, message: Message) -> None:
         """Take one step on with a node that is joining."""
@@ -116,16 +117,26 @@ class Membership:
 
     def forget(self, client: str) -> None:
         """Introduce a client's node once more."""
-        self._met.discard(self._node_of.pop(client))
+        self._met.pop(self._node_of.pop(client), None)
 
     def _send(self, node: int, content: RecordDict, kind: str, group: str, lasting: float | None = None) -> str | None:
         message = Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=lasting)
         sent = list(self.grid.push_messages([message]))
         return sent[0] if sent and sent[0] else None
 
+    def _greet(self, node: int) -> None:
+        """Begin a handshake; an earlier one with the same node is void."""
+        self.introductions = {mark: entry for mark, entry in self.introductions.items() if entry.node != node}
+        facts = {"run": self.welcome.run, "fingerprint": self.welcome.fingerprint, **self.welcome.settings}
+        self._met[node] = self._nodes[node].last_activated_at
+        self._introduce(_Introduction(node, "hello"), pack_record(facts))
+
     def _introduce(self, introduction: _Introduction, content: RecordDict) -> None:
+        """Send a message of a handshake; one that Flower does not take begins again at the next look."""
         mark = self._send(introduction.node, content, f"query.{introduction.step}", introduction.step)
-        if mark is not None:
+        if mark is None:
+            self._met.pop(introduction.node, None)
+        else:
             self.introductions[mark] = introduction
 
     def _check_identity(self, client: str, node: int) -> None:
