@@ -1,0 +1,41 @@
+"""What importing the package, its rooms and its commands loads."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trustmix as tm
+
+HEAVY = ["torch", "numpy", "pydantic", "sklearn", "scipy", "rich"]
+
+
+def loaded_by(code: str, modules: list[str]) -> list[str]:
+    """Which of the modules a new interpreter has loaded after the code."""
+    command = f"{code}\nimport sys\nprint(*[name for name in {modules!r} if name in sys.modules])"
+    return subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_importing_the_package_loads_no_room_and_no_library() -> None:
+    rooms = [f"trustmix.{room}" for room in ("aggregation", "data", "experiment", "report", "deploy")]
+    assert loaded_by("import trustmix; dir(trustmix)", [*HEAVY, *rooms, "importlib.metadata"]) == []
+
+
+def test_type_checkers_see_every_public_name_where_it_is_imported_from() -> None:
+    block = next(node for node in ast.parse(Path(tm.__file__).read_text()).body if isinstance(node, ast.If))
+    seen = {name.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert seen == {name: f"trustmix.{module}" for name, module in vars(tm)["_MODULES"].items()}
+    assert sorted(seen) == sorted(tm.__all__)
+
+
+def test_every_public_name_and_room_can_be_used_and_is_listed() -> None:
+    for name in [*tm.__all__, "data", "theory", "__version__"]:
+        assert getattr(tm, name) is not None
+        assert name in dir(tm)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match='The package trustmix has no attribute "mixx"'):
+        vars(tm)["__getattr__"]("mixx")
