@@ -23,6 +23,23 @@ def test_importing_the_package_loads_no_room_and_no_library() -> None:
     assert loaded_by("import trustmix; dir(trustmix)", [*HEAVY, *rooms, "importlib.metadata"]) == []
 
 
+def test_help_of_every_command_and_completion_load_no_library() -> None:
+    code = """
+from typer.main import get_command
+from typer.testing import CliRunner
+from trustmix.cli import app
+
+for words in [[], ["--version"], *([name] for name in get_command(app).commands)]:
+    for option in ["-h", "--help"]:
+        answer = CliRunner().invoke(app, [*words, option])
+        assert answer.exit_code == 0 and answer.output, answer.output
+line = {"_TRUSTMIX_COMPLETE": "complete_bash", "COMP_WORDS": "trustmix sw", "COMP_CWORD": "1"}
+answer = CliRunner().invoke(app, [], prog_name="trustmix", env=line)
+assert answer.output.strip() == "sweep", answer.output
+"""
+    assert loaded_by(code, HEAVY) == []
+
+
 def test_type_checkers_see_every_public_name_where_it_is_imported_from() -> None:
     block = next(node for node in ast.parse(Path(tm.__file__).read_text()).body if isinstance(node, ast.If))
     seen = {name.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for name in node.names}
