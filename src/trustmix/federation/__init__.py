@@ -6,9 +6,10 @@ from trustmix.federation.client import Client, LabelSharing, Public
 from trustmix.federation.engine import ENGINES, Engine, EngineSetup
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
+from trustmix.federation.optimizers import OPTIMIZERS
 from trustmix.federation.server import CENTRALIZED, LOCAL_ONLY, Federation, Participation
 from trustmix.federation.store import DiskStore, MemoryStore
-from trustmix.federation.training import OPTIMIZERS, DeviceConfig, Training, TrainingJob, train, validate_loss
+from trustmix.federation.training import DeviceConfig, Training, TrainingJob, train, validate_loss
 
 __all__ = [
     "CENTRALIZED",
