@@ -37,9 +37,13 @@ def as_something_else() -> int:
 
 
 def test_digits_are_scikit_learns_and_train_and_test_are_disjoint_and_stratified() -> None:
-    data = load("digits")
-    whole = sorted(image.tobytes() for image in (load_digits().images / 16).astype(np.float32))
-    ours = sorted(x.numpy().tobytes() for x in torch.cat([data.train.inputs, data.test.inputs]))
+    data, bunch = load("digits"), load_digits()
+    images = (bunch.images / 16).astype(np.float32)
+    whole = sorted((image.tobytes(), label) for image, label in zip(images, bunch.target, strict=True))
+    inputs, labels = (
+        torch.cat([getattr(part, name) for part in (data.train, data.test)]) for name in ("inputs", "labels")
+    )
+    ours = sorted((image.numpy().tobytes(), int(label)) for image, label in zip(inputs, labels, strict=True))
     assert ours == whole
     assert len(data.test) == pytest.approx(0.2 * 1797, abs=2)
     assert torch.bincount(data.test.labels).min() >= 34

@@ -8,6 +8,7 @@ import gzip
 import inspect
 import zlib
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias, get_type_hints
 
@@ -81,14 +82,15 @@ def _checked_options(name: str, read: Source, options: dict[str, Any]) -> dict[s
 @DATASETS.register("digits")
 def digits(path: Path | None = None) -> Dataset:
     """1,797 handwritten digits of 8 x 8 pixels, from inside scikit-learn; a fixed fifth of each class is for tests."""
-    from sklearn.datasets import load_digits
-
     if path is not None:
         raise TrustmixError(f'data.path is {path}, but the data set "digits" is built in and has no path.')
-    bunch = load_digits()
-    inputs = torch.from_numpy(bunch.images).to(torch.float32).div(16).unsqueeze(1)
-    labels = torch.from_numpy(bunch.target).to(torch.int64)
-    train, test = split_off_test(Labelled(inputs, labels), 10, 0.2, "digits")
+    package = find_spec("sklearn")  # its folder; importing it would load scipy and pandas too
+    if package is None or not package.submodule_search_locations:
+        raise TrustmixError('The data set "digits" is a file of scikit-learn: pip install scikit-learn.')
+    file = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    table = torch.from_numpy(np.loadtxt(file, np.uint8, delimiter=","))
+    inputs = table[:, :64].to(torch.float32).div(16).reshape(-1, 1, 8, 8)
+    train, test = split_off_test(Labelled(inputs, table[:, 64].to(torch.int64)), 10, 0.2, "digits")
     return Dataset("digits", train, test, tuple(map(str, range(10))))
 
 
