@@ -10,12 +10,15 @@ import pytest
 import trustmix as tm
 
 HEAVY = ["torch", "numpy", "pydantic", "sklearn", "scipy", "rich"]
+EXTRAS = ["PIL", "datasets", "flwr", "matplotlib", "opacus", "pandas", "ray", "scipy", "sklearn", "transformers"]
 
 
 def loaded_by(code: str, modules: list[str]) -> list[str]:
     """Which of the modules a new interpreter has loaded after the code."""
     command = f"{code}\nimport sys\nprint(*[name for name in {modules!r} if name in sys.modules])"
-    return subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
+    result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
 
 
 def test_importing_the_package_loads_no_room_and_no_library() -> None:
@@ -38,6 +41,18 @@ answer = CliRunner().invoke(app, [], prog_name="trustmix", env=line)
 assert answer.output.strip() == "sweep", answer.output
 """
     assert loaded_by(code, HEAVY) == []
+
+
+def test_a_run_on_digits_loads_neither_the_compiler_nor_libraries_of_other_data() -> None:
+    code = """
+import trustmix as tm
+
+recipe = {"clients": 5, "rounds": 1, "data": {"name": "digits"}, "split": {"samples_per_client": 40}}
+tm.run({**recipe, "public": {"samples": 20}, "engine": {"mode": "sequential"}})
+"""
+    assert (
+        loaded_by(code, ["torch._dynamo", "sympy", "sklearn", "scipy", "pandas", "transformers", "ray", "rich"]) == []
+    )
 
 
 def test_type_checkers_see_every_public_name_where_it_is_imported_from() -> None:
