@@ -11,6 +11,15 @@ import trustmix as tm
 
 HEAVY = ["torch", "numpy", "pydantic", "sklearn", "scipy", "rich"]
 EXTRAS = ["PIL", "datasets", "flwr", "matplotlib", "opacus", "pandas", "ray", "scipy", "sklearn", "transformers"]
+LEVELS = [
+    ["aggregation", "density", "metrics"],
+    ["data", "models", "privacy", "wire"],
+    ["callbacks", "federation"],
+    ["attacks", "engines", "methods", "theory"],
+    ["experiment"],
+    ["deploy", "report"],
+]
+"""The rooms, from the heart to the surface."""
 
 
 def loaded_by(code: str, modules: list[str]) -> list[str]:
@@ -41,6 +50,29 @@ answer = CliRunner().invoke(app, [], prog_name="trustmix", env=line)
 assert answer.output.strip() == "sweep", answer.output
 """
     assert loaded_by(code, HEAVY) == []
+
+
+def test_a_room_loads_no_room_above_it_and_no_extra() -> None:
+    code = f"""
+import importlib, sys
+
+allowed = set()
+for level in {LEVELS!r}:
+    allowed.update(level)
+    for room in level:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "trustmix"]:
+            del sys.modules[name]
+        importlib.import_module(f"trustmix.{{room}}")
+        above = [other for level in {LEVELS!r} for other in level if other not in allowed]
+        for other in above:
+            assert f"trustmix.{{other}}" not in sys.modules, f"trustmix.{{room}} imports trustmix.{{other}}"
+"""
+    assert loaded_by(code, [*EXTRAS, "torch._dynamo", "sympy", "rich"]) == []
+
+
+def test_a_federation_finds_its_engine_without_an_import_of_the_engines() -> None:
+    code = "from trustmix.federation import ENGINES\nassert ENGINES.names() == ['flower', 'local', 'ray']"
+    assert loaded_by(code, ["ray", "flwr"]) == []
 
 
 def test_a_run_on_digits_loads_neither_the_compiler_nor_libraries_of_other_data() -> None:

@@ -41,6 +41,6 @@ class EngineSetup:
 
 EngineFactory: TypeAlias = Callable[..., EngineSetup]
 
-ENGINES: Registry[EngineFactory] = Registry("engine")
+ENGINES: Registry[EngineFactory] = Registry("engine", provided_by="trustmix.engines")
 """Functions that make engines: of the clients, of `keep` (models stay in memory between rounds), and of those settings
 of a recipe's [engine] that they have parameters for."""
