@@ -13,7 +13,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def output(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [name])
-    monkeypatch.setattr(RULES, "_things", dict(RULES._things))  # a rule that an example registers goes with it
+    entries = {rule: RULES.get(rule) for rule in RULES.names()}
+    monkeypatch.setattr(RULES, "_entries", entries)  # a rule that an example registers goes with it
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     return capsys.readouterr().out
 

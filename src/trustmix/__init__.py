@@ -1,5 +1,7 @@
 """Federated distillation that knows who to trust.
 
+Names are imported at their first use: `import trustmix` itself loads neither torch nor any room.
+
 >>> import numpy as np, trustmix as tm
 >>> density = tm.ClassGaussians.fit(np.random.rand(20, 3), np.arange(20) % 2)   # calibration logits and labels
 >>> scores = density.log_prob(np.random.rand(5, 3))                             # public logits -> (5,)
@@ -8,31 +10,7 @@
 (5, 3)
 """
 
-from importlib.metadata import version
-
-from trustmix.aggregation import Accumulator, Aggregator, Coupling, SumAggregator, Teacher, Upload, couple, mix
-from trustmix.data import Dataset, Labelled
-from trustmix.density import ClassGaussians
-from trustmix.engines import LocalEngine
-from trustmix.errors import StorageError, TrustmixError
-from trustmix.experiment.recipe import Recipe
-from trustmix.experiment.run import run
-from trustmix.experiment.saved_models import load_model
-from trustmix.experiment.sweep import sweep
-from trustmix.federation import (
-    Callback,
-    Checkpoint,
-    Client,
-    Federation,
-    History,
-    Method,
-    Participation,
-    Public,
-    Round,
-    Training,
-)
-
-__version__ = version("trustmix")
+from typing import TYPE_CHECKING
 
 __all__ = [
     "Accumulator",
@@ -64,3 +42,79 @@ __all__ = [
     "run",
     "sweep",
 ]
+
+if TYPE_CHECKING:
+    from trustmix.aggregation.base import Aggregator, SumAggregator, Teacher, Upload
+    from trustmix.aggregation.coupling import Coupling, couple
+    from trustmix.aggregation.weighted_average import Accumulator, mix
+    from trustmix.data.dataset import Dataset, Labelled
+    from trustmix.density.gaussians import ClassGaussians
+    from trustmix.engines.local import LocalEngine
+    from trustmix.errors import StorageError, TrustmixError
+    from trustmix.experiment.recipe import Recipe
+    from trustmix.experiment.run import run
+    from trustmix.experiment.saved_models import load_model
+    from trustmix.experiment.sweep import sweep
+    from trustmix.federation.callbacks import Callback
+    from trustmix.federation.client import Client
+    from trustmix.federation.history import History, Round
+    from trustmix.federation.method import Method
+    from trustmix.federation.public_set import Public
+    from trustmix.federation.server import Federation, Participation
+    from trustmix.federation.state import Checkpoint
+    from trustmix.federation.training import Training
+
+    __version__: str
+else:
+    # Hidden from type checkers, which would otherwise accept every attribute of the package.
+    _MODULES = {
+        "Accumulator": "aggregation.weighted_average",
+        "Aggregator": "aggregation.base",
+        "Callback": "federation.callbacks",
+        "Checkpoint": "federation.state",
+        "ClassGaussians": "density.gaussians",
+        "Client": "federation.client",
+        "Coupling": "aggregation.coupling",
+        "Dataset": "data.dataset",
+        "Federation": "federation.server",
+        "History": "federation.history",
+        "Labelled": "data.dataset",
+        "LocalEngine": "engines.local",
+        "Method": "federation.method",
+        "Participation": "federation.server",
+        "Public": "federation.public_set",
+        "Recipe": "experiment.recipe",
+        "Round": "federation.history",
+        "StorageError": "errors",
+        "SumAggregator": "aggregation.base",
+        "Teacher": "aggregation.base",
+        "Training": "federation.training",
+        "TrustmixError": "errors",
+        "Upload": "aggregation.base",
+        "couple": "aggregation.coupling",
+        "load_model": "experiment.saved_models",
+        "mix": "aggregation.weighted_average",
+        "run": "experiment.run",
+        "sweep": "experiment.sweep",
+    }
+    _ROOMS = ["aggregation", "attacks", "data", "density", "engines", "experiment", "federation", "methods", "metrics"]
+    _ROOMS += ["models", "privacy", "report", "theory", "wire"]
+
+    def __getattr__(name: str) -> object:
+        """Import a public name, a room or the version at its first use."""
+        from importlib import import_module
+
+        if name in _MODULES:
+            value = getattr(import_module(f"trustmix.{_MODULES[name]}"), name)
+        elif name in _ROOMS:
+            value = import_module(f"trustmix.{name}")
+        elif name == "__version__":
+            value = import_module("importlib.metadata").version("trustmix")
+        else:
+            raise AttributeError(f'The package trustmix has no attribute "{name}".', name=name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """List the public names and the rooms, imported or not."""
+        return sorted({*globals(), *__all__, *_ROOMS, "__version__"})

@@ -1,11 +1,10 @@
-"""The command line: parses, calls, prints. One file a group of commands, all on the app of `cli/app.py`."""
+"""The command line: parses, calls, prints. One file for each group of commands, all on the app of `cli/app.py`."""
 
-from trustmix.cli import predict, report, run  # noqa: F401 - they add their commands, in this order
+# Each module adds its commands; help lists them in this order.
+# isort: off
+from trustmix.cli import run, report, predict, audit, deploy  # noqa: F401
+# isort: on
 
-# isort: split
-from trustmix.cli import audit, deploy  # noqa: F401 - and so do these
 from trustmix.cli.app import app
 
-__all__ = [
-    "app",
-]
+__all__ = ["app"]

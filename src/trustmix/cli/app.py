@@ -1,5 +1,6 @@
-"""What all commands share: the app they belong to, how mistakes become sentences, common options.
+"""The parts that all commands share: the app, the handling of errors, common options.
 
+Modules of commands import rich and the rooms inside the command functions, so that help and completion answer at once.
 Exit code 0 on success, 1 when runs of a sweep failed, 2 on bad input with one sentence, 130 on Ctrl-C.
 """
 
@@ -8,18 +9,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
-from rich.console import Console
+import typer.core
 
-import trustmix
 from trustmix.errors import TrustmixError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+typer.core.HAS_RICH = False  # help is plain text; otherwise typer imports rich for it and prints "\\[required]"
 
 app = typer.Typer(
     help="Federated distillation that knows who to trust.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -32,22 +37,32 @@ HINTS = {
     "serve_command": " The same command goes on from the last finished round.",
     "join_command": " The same command takes part again, from this node's last state.",
 }
-"""What to say after Ctrl-C."""
+"""What is printed after Ctrl-C, by the name of the command's function."""
 
 
 def handle_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """A user's mistake is one sentence and exit code 2, Ctrl-C a hint and 130; neither is a traceback."""
+    """Return the command with errors as sentences instead of tracebacks.
+
+    Parameters
+    ----------
+    command
+        The function of a command.
+
+    Returns
+    -------
+    Callable
+        The same function; a user's mistake ends it with one sentence and exit code 2, Ctrl-C with a hint and 130.
+    """
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
         try:
             command(*args, **kwargs)
         except TrustmixError as error:
-            console.print(f"Error: {' '.join(str(error).split())}")  # what it quotes may have lines of its own
+            typer.echo(f"Error: {' '.join(str(error).split())}", err=True)  # what it quotes may have lines of its own
             raise typer.Exit(2) from error
         except KeyboardInterrupt as stop:
-            console.print(f"Stopped.{HINTS.get(command.__name__, '')}")
+            typer.echo(f"Stopped.{HINTS.get(command.__name__, '')}", err=True)
             raise typer.Exit(130) from stop
 
     return wrapped
@@ -62,8 +77,14 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 
 
 @contextmanager
-def log_to_console(console: Console) -> Iterator[None]:
-    """Print what the package logs for the user, such as how the engine runs clients."""
+def log_to_console(console: "Console") -> Iterator[None]:
+    """Print the log of the package, such as how the engine runs clients.
+
+    Parameters
+    ----------
+    console
+        The console that the records are printed to.
+    """
     handler = logging.Handler()
     handler.emit = lambda record: console.print(record.getMessage(), soft_wrap=True, highlight=False)  # type: ignore[method-assign]
     logger = logging.getLogger("trustmix")
@@ -77,7 +98,9 @@ def log_to_console(console: Console) -> Iterator[None]:
 
 def _version(show: bool) -> None:
     if show:
-        typer.echo(trustmix.__version__)
+        from trustmix import __version__
+
+        typer.echo(__version__)
         raise typer.Exit
 
 

@@ -4,11 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from trustmix.cli.app import app, handle_errors
-from trustmix.experiment.audit import audit
 
 
 @app.command("audit")
@@ -18,6 +15,11 @@ def audit_command(folders: Annotated[list[Path], typer.Argument(help="One or sev
 
     Example: trustmix audit runs/digits runs/digits-private
     """
+    from rich.console import Console
+    from rich.table import Table
+
+    from trustmix.experiment.audit import audit
+
     table = Table("run", "promised epsilon", "accuracy", "attack on", "AUC", "95 %", "caught at 1 % false alarms")
     for column in (1, 2, 4, 5, 6):
         table.columns[column].justify = "right"

@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from trustmix.cli.app import Out, Overrides, RecipeName, app, handle_errors, log_to_console
-from trustmix.deploy.node import NodeConfig, check_node
 from trustmix.errors import TrustmixError
-from trustmix.experiment.recipe import Recipe
 
 Keys = Annotated[Path | None, typer.Option("--keys", help="The folder that `trustmix keys` made.", show_default=False)]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and keys; on loopback only.")]
@@ -63,8 +60,11 @@ def serve_command(
     Example: trustmix serve fashion --keys keys/server --address 0.0.0.0:9092 --nodes 3 --out runs/hospitals
     """
     _need_flower()
+    from rich.console import Console
+
     from trustmix.deploy.keys import ServerKeys
     from trustmix.deploy.serve import serve
+    from trustmix.experiment.recipe import Recipe
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped ends like Ctrl-C
     host, port = _address(address)
@@ -97,7 +97,10 @@ def join_command(
     Example: trustmix join trustmix.example.org:9092 --node node.toml --keys keys/north
     """
     _need_flower()
+    from rich.console import Console
+
     from trustmix.deploy.keys import NodeKeys
+    from trustmix.deploy.node import NodeConfig
     from trustmix.deploy.serve import join
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the SuperNode can say goodbye
@@ -118,6 +121,8 @@ def check_command(
 
     Example: trustmix check node.toml
     """
+    from trustmix.deploy.node import NodeConfig, check_node
+
     found = NodeConfig.load(node)
     if found.share is not None:
         typer.echo(f"Node {found.id}: share {found.share} of the server's recipe, nothing of its own to check.")

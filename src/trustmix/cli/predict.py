@@ -7,8 +7,6 @@ import typer
 
 from trustmix.cli.app import app, handle_errors
 from trustmix.errors import TrustmixError
-from trustmix.experiment.predict import predict
-from trustmix.experiment.prediction_files import check_ending, mix_files, write_npz, write_teacher
 
 SHOWN = 10
 """Up to so many samples are answered on the screen too."""
@@ -26,6 +24,9 @@ def predict_command(
 
     Example: trustmix predict runs/uwa digits --client 3 --out predictions.npz
     """
+    from trustmix.experiment.predict import predict
+    from trustmix.experiment.prediction_files import write_npz
+
     if out.suffix != ".npz":
         raise TrustmixError(f"{out} (--out) must end in .npz.")
     answers = predict(folder, data, client)
@@ -56,6 +57,8 @@ def mix_command(
 
     Example: trustmix mix a.npz b.npz c.npz --out teacher.npz
     """
+    from trustmix.experiment.prediction_files import check_ending, mix_files, write_teacher
+
     if tau is not None and rule is not None:
         raise TrustmixError("--rule and --tau exclude each other; give one of them.")
     check_ending(out)

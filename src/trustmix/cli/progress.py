@@ -1,23 +1,39 @@
-"""What a run or a sweep shows while it goes on: a live bar in a terminal, plain lines elsewhere."""
+"""The output of runs and sweeps: a live bar in a terminal, plain lines elsewhere, and the table at the end.
+
+Commands import this module when they run: it needs rich.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-from trustmix.experiment.sweep import RunOutcome, SweepCallback, SweepProgress
-from trustmix.federation import Callback, ProgressEvent
+if TYPE_CHECKING:
+    from trustmix.experiment.sweep import RunOutcome, SweepCallback, SweepProgress
+    from trustmix.federation import Callback, History, ProgressEvent
 
 
-class Display(Callback):
-    r"""Shows a run: a callback of `run`. Use it as a context manager.
+class Display:
+    r"""The progress of a run, as a context manager.
 
+    Parameters
+    ----------
+    console
+        Where the progress is shown.
+    title
+        A word before each line, such as the name of the method.
+
+    Examples
+    --------
     >>> import io
+    >>> from trustmix.federation import ProgressEvent
     >>> console = Console(file=io.StringIO(), force_terminal=False)
     >>> with Display(console) as display:
-    ...     display.on_progress(ProgressEvent(2, 8, "clients", 0, 20, 0.5))
+    ...     display.show(ProgressEvent(2, 8, "clients", 0, 20, 0.5))
     >>> console.file.getvalue()
     'round 2/8: asking 20 clients, accuracy so far 50.0 %\n'
     """
@@ -52,8 +68,14 @@ class Display(Callback):
         if self._live:
             self._live.stop()
 
-    def on_progress(self, event: ProgressEvent) -> None:
-        """Show where the run is."""
+    def show(self, event: "ProgressEvent") -> None:
+        """Show how far the run is.
+
+        Parameters
+        ----------
+        event
+            The state of the run.
+        """
         accuracy = "" if event.accuracy is None else f"accuracy so far {100 * event.accuracy:.1f} %"
         if self._live and self._task is not None:
             stage = "closing" if event.stage == "closing" else f"round {event.round}/{event.rounds}"
@@ -66,8 +88,69 @@ class Display(Callback):
 
 
 @contextmanager
-def sweep_display(console: Console) -> Iterator[SweepCallback]:
-    """Shows a sweep: a line for every run that ends and, in a terminal, a bar with the runs under way."""
+def run_display(console: Console, title: str = "") -> Iterator["list[Callback]"]:
+    """Show the progress of a run.
+
+    Parameters
+    ----------
+    console
+        Where the progress is shown.
+    title
+        A word before each line, such as the name of the method.
+
+    Yields
+    ------
+    list of Callback
+        What the run takes as callbacks; none if the console is quiet.
+    """
+    from trustmix.federation import ProgressCallback
+
+    if console.quiet:
+        yield []
+        return
+    with Display(console, title) as display:
+        yield [ProgressCallback(display.show)]
+
+
+def comparison_table(histories: dict[str, "History"]) -> Table:
+    """Return the table that `demo` and `run` end with.
+
+    Parameters
+    ----------
+    histories
+        The history of each run, by the name of its method.
+
+    Returns
+    -------
+    Table
+        One row for each run.
+    """
+    table = Table("method", "accuracy", "own classes", "teacher", "effective clients", "MB up", "seconds")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, history in histories.items():
+        last, total = history.rounds[-1], history.summary()
+        percents = [history.best_accuracy, last.local_accuracy_mean, last.teacher_accuracy]
+        cells = ["-" if value is None else f"{100 * value:.1f} %" for value in percents]
+        effective = "-" if last.effective_clients is None else f"{last.effective_clients:.1f}"
+        table.add_row(name, *cells, effective, f"{total['bytes_up'] / 1e6:.2f}", f"{total['seconds']:.1f}")
+    return table
+
+
+@contextmanager
+def sweep_display(console: Console) -> Iterator["SweepCallback"]:
+    """Show a sweep: a line for every run that ends and, in a terminal, a bar with the runs under way.
+
+    Parameters
+    ----------
+    console
+        Where the progress is shown.
+
+    Yields
+    ------
+    SweepCallback
+        The callback that the sweep takes.
+    """
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -79,28 +162,51 @@ def sweep_display(console: Console) -> Iterator[SweepCallback]:
     )
     task = bar.add_task("starting", total=None)
 
-    def watch(standing: SweepProgress) -> None:
-        if standing.ended:
-            line = f"{standing.done}/{standing.total} {describe_outcome(standing.ended)}"
+    def watch(progress: "SweepProgress") -> None:
+        if progress.ended:
+            line = f"{progress.done}/{progress.total} {describe_outcome(progress.ended)}"
             console.print(line, highlight=False, soft_wrap=True, markup=False)
-        text = f"{standing.done}/{standing.total} runs, {len(standing.running)} under way"
-        bar.update(task, description=text, completed=standing.done, total=standing.total)
+        text = f"{progress.done}/{progress.total} runs, {len(progress.running)} under way"
+        bar.update(task, description=text, completed=progress.done, total=progress.total)
 
     with bar:
         yield watch
 
 
-def describe_outcome(ended: RunOutcome) -> str:
-    """How a run of a sweep ended, in a line."""
-    if ended.reason is not None:
-        return f"{ended.run}: failed: {ended.reason}"
-    accuracy = "-" if ended.accuracy is None else f"{100 * ended.accuracy:.1f} %"
-    return f"{ended.run}: {accuracy}, {ended.seconds:.0f} s"
+def describe_outcome(outcome: "RunOutcome") -> str:
+    """Return one line about how a run of a sweep ended.
+
+    Parameters
+    ----------
+    outcome
+        The run that ended.
+
+    Returns
+    -------
+    str
+        Its name with its accuracy and duration, or with the reason of its failure.
+    """
+    if outcome.reason is not None:
+        return f"{outcome.run}: failed: {outcome.reason}"
+    accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.1f} %"
+    return f"{outcome.run}: {accuracy}, {outcome.seconds:.0f} s"
 
 
 def format_duration(seconds: float) -> str:
-    """A length of time as people say it.
+    """Return a duration with the unit that people would use.
 
+    Parameters
+    ----------
+    seconds
+        The duration in seconds.
+
+    Returns
+    -------
+    str
+        The duration in seconds, minutes or hours.
+
+    Examples
+    --------
     >>> format_duration(40), format_duration(200), format_duration(9000)
     ('40 s', '3 min', '2.5 h')
     """
@@ -110,8 +216,20 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """A number of bytes as people say it.
+    """Return a number of bytes with the unit that people would use.
 
+    Parameters
+    ----------
+    count
+        The number of bytes.
+
+    Returns
+    -------
+    str
+        The number in B, kB, MB or GB.
+
+    Examples
+    --------
     >>> format_bytes(900), format_bytes(12_300), format_bytes(4_560_000), format_bytes(7.8e9)
     ('900 B', '12.3 kB', '4.6 MB', '7.8 GB')
     """

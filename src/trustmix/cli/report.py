@@ -4,13 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from trustmix.cli.app import app, handle_errors
 from trustmix.errors import TrustmixError
-from trustmix.experiment.theory import analyze_runs
-from trustmix.report import figures, report
-from trustmix.report.theory_page import page
 
 
 @app.command("report")
@@ -27,6 +23,8 @@ def report_command(
 
     Example: trustmix report sweeps/rules --out rules.html --figures figures
     """
+    from trustmix.report import figures, report
+
     drawn = figures(folders, figures_out) if figures_out else []
     typer.echo(f"Report: {report(folders, out)}")
     if drawn:
@@ -47,6 +45,11 @@ def theory_command(
 
     Example: trustmix theory runs/suwa0 runs/suwa1 runs/suwa2 --out theory.html
     """
+    from rich.console import Console
+
+    from trustmix.experiment.theory import analyze_runs
+    from trustmix.report.theory_page import page
+
     if reference not in (None, "model", "labels"):
         raise TrustmixError(f'--reference is "{reference}"; it must be model or labels.')
     findings, console = analyze_runs(folders, reference), Console()

@@ -1,25 +1,13 @@
 """Commands that run federations: demo, run, sweep, recipes, plan."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
 from trustmix.cli.app import Out, Overrides, Quiet, RecipeName, app, handle_errors, log_to_console
-from trustmix.cli.progress import Display, format_bytes, format_duration, sweep_display
-from trustmix.experiment.demo import demo, verdict
-from trustmix.experiment.estimate import estimate_cost
-from trustmix.experiment.recipe import Recipe, builtin_recipes
-from trustmix.experiment.run import run
-from trustmix.experiment.sweep import parse_over, parse_seeds, sweep
-from trustmix.experiment.tables import markdown, terminal
-from trustmix.federation import Callback, History, method_label
-from trustmix.report import report
 
 
 @app.command("demo")
@@ -34,13 +22,21 @@ def demo_command(
 
     Example: trustmix demo
     """
+    from rich.console import Console
+
+    from trustmix.cli.progress import comparison_table, run_display
+    from trustmix.experiment.demo import demo, verdict
+    from trustmix.experiment.recipe import Recipe
+    from trustmix.federation import method_label
+    from trustmix.report import report
+
     recipe = Recipe.load("demo", [f"seed={seed}"])
     console = Console()
     console.print(
         f"{recipe.clients} clients, {recipe.split.classes_per_client} digit classes each, {recipe.rounds} rounds"
     )
-    histories = demo(recipe, out, lambda method: _display(console, title=method))
-    console.print(_comparison({method_label(name): history for name, history in histories.items()}))
+    histories = demo(recipe, out, lambda method: run_display(console, title=method))
+    console.print(comparison_table({method_label(name): history for name, history in histories.items()}))
     console.print(verdict(histories, recipe, classes=10), soft_wrap=True, highlight=False)
     page = report([out / method for method in histories], out / "report.html")
     console.print(f"Report: {page}", soft_wrap=True, highlight=False)
@@ -60,14 +56,21 @@ def run_command(
 
     Example: trustmix run fashion --set split.classes_per_client=3 --set rule=avg --out runs/avg3
     """
+    from rich.console import Console
+
+    from trustmix.cli.progress import comparison_table, run_display
+    from trustmix.experiment.recipe import Recipe
+    from trustmix.experiment.run import run
+    from trustmix.report import report
+
     changes = overrides or []
     loaded = Recipe.load(recipe, changes)
     folder = out or Path("runs") / _named(recipe, changes)
     console = Console(quiet=quiet)
-    with _display(console) as callbacks, log_to_console(console):
+    with run_display(console) as callbacks, log_to_console(console):
         history = run(loaded, out=folder, resume=resume, overwrite=overwrite, callbacks=callbacks)
     page = report([folder], folder / "report.html")
-    console.print(_comparison({history.rounds[-1].method: history}))
+    console.print(comparison_table({history.rounds[-1].method: history}))
     left_out = sum(len(line.failed) for line in history.rounds)
     if left_out:
         console.print(f"{left_out} answers were left out; rounds.jsonl and the report say why.")
@@ -93,6 +96,12 @@ def sweep_command(
 
     Example: trustmix sweep digits --over rule=avg,uwa,suwa --over split.classes_per_client=2,3,5 --seeds 3
     """
+    from rich.console import Console
+
+    from trustmix.cli.progress import sweep_display
+    from trustmix.experiment.sweep import parse_over, parse_seeds, sweep
+    from trustmix.experiment.tables import markdown, terminal
+
     swept, changes = parse_over(over), overrides or []
     folder = out or Path("sweeps") / _named(recipe, [*swept, *changes])
     console = Console(quiet=quiet)
@@ -116,6 +125,8 @@ def recipes_command() -> None:
 
     Example: trustmix recipes
     """
+    from trustmix.experiment.recipe import builtin_recipes
+
     for name, line in builtin_recipes().items():
         typer.echo(f"{name:15} {line}")
 
@@ -130,6 +141,13 @@ def plan_command(
 
     Example: trustmix plan fashion --set rounds=50
     """
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from trustmix.cli.progress import format_bytes, format_duration
+    from trustmix.experiment.estimate import estimate_cost
+    from trustmix.experiment.recipe import Recipe
+
     console = Console()
     cost = estimate_cost(Recipe.load(recipe, overrides or []))
     models = ", ".join(f"{count:,}" for count in cost.parameters)
@@ -154,26 +172,3 @@ def _named(recipe: str, changes: Sequence[str]) -> str:
     """A directory name made from what was asked for; a long one is cut and told apart by a few digits."""
     name = ",".join([Path(recipe).stem, *changes]).replace("/", "_")
     return name if len(name.encode()) <= 200 else f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-
-
-@contextmanager
-def _display(console: Console, title: str = "") -> Iterator[Sequence[Callback]]:
-    if console.quiet:
-        yield []
-        return
-    with Display(console, title) as display:
-        yield [display]
-
-
-def _comparison(histories: dict[str, History]) -> Table:
-    """The table that `demo` and `run` end with."""
-    table = Table("method", "accuracy", "own classes", "teacher", "effective clients", "MB up", "seconds")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, history in histories.items():
-        last, total = history.rounds[-1], history.summary()
-        percents = [history.best_accuracy, last.local_accuracy_mean, last.teacher_accuracy]
-        cells = ["-" if value is None else f"{100 * value:.1f} %" for value in percents]
-        effective = "-" if last.effective_clients is None else f"{last.effective_clients:.1f}"
-        table.add_row(name, *cells, effective, f"{total['bytes_up'] / 1e6:.2f}", f"{total['seconds']:.1f}")
-    return table

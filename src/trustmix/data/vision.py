@@ -9,6 +9,7 @@ import io
 import itertools
 import zlib
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -55,14 +56,15 @@ def digits(path: Path | None = None) -> Dataset:
     >>> digits().train.inputs.shape
     torch.Size([1438, 1, 8, 8])
     """
-    from sklearn.datasets import load_digits
-
     if path is not None:
         raise TrustmixError(f'data.path is {path}, but the data set "digits" is built in and has no path.')
-    bunch = load_digits()
-    inputs = torch.from_numpy(bunch.images).to(torch.float32).div(16).unsqueeze(1)
-    labels = torch.from_numpy(bunch.target).to(torch.int64)
-    train, test = split_off_test(Labelled(inputs, labels), 10, 0.2, "digits")
+    package = find_spec("sklearn")  # its folder; importing it would load scipy and pandas too
+    if package is None or not package.submodule_search_locations:
+        raise TrustmixError('The data set "digits" is a file of scikit-learn: pip install scikit-learn.')
+    file = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    table = torch.from_numpy(np.loadtxt(file, np.uint8, delimiter=","))
+    inputs = table[:, :64].to(torch.float32).div(16).reshape(-1, 1, 8, 8)
+    train, test = split_off_test(Labelled(inputs, table[:, 64].to(torch.int64)), 10, 0.2, "digits")
     return Dataset("digits", train, test, tuple(map(str, range(10))))
 
 

@@ -10,13 +10,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
-
-import rich.table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from trustmix.experiment.toml_settings import toml_value
 from trustmix.federation import method_label
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SUMMARY = (
     "best_accuracy",
@@ -211,9 +211,12 @@ def _escaped(text: str) -> str:
     return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
 
 
-def terminal(table: ResultTable) -> rich.table.Table:
+def terminal(table: ResultTable) -> "Table":
     """The table for a terminal."""
-    shown = rich.table.Table(caption=table.caption)
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(caption=table.caption)
     for name in table.heads:
         shown.add_column(Text(name))
     for name in _column_names(table):

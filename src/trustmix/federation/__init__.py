@@ -20,7 +20,8 @@ from trustmix.federation.method import (
 from trustmix.federation.public_set import Public
 from trustmix.federation.server import Federation, Participation
 from trustmix.federation.state import Checkpoint, DiskStore, MemoryStore
-from trustmix.federation.training import OPTIMIZERS, DeviceConfig, Training, TrainingJob, train, validate_loss
+from trustmix.federation.optimizers import OPTIMIZERS
+from trustmix.federation.training import DeviceConfig, Training, TrainingJob, train, validate_loss
 
 __all__ = [
     "CENTRALIZED",

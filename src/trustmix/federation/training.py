@@ -17,14 +17,9 @@ from torch.nn.functional import cross_entropy
 
 from trustmix.data import Augment, augment_batch
 from trustmix.errors import TrustmixError
+from trustmix.federation.optimizers import OPTIMIZERS
 from trustmix.metrics import ClassificationMetrics
 from trustmix.privacy import DPSGDParams, dp_gradients, poisson_batches
-from trustmix.registry import Registry
-
-OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = Registry("optimizer")
-OPTIMIZERS.register("adam")(torch.optim.Adam)
-OPTIMIZERS.register("adamw")(torch.optim.AdamW)
-OPTIMIZERS.register("sgd")(torch.optim.SGD)
 
 
 @dataclass(frozen=True)
