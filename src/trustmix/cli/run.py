@@ -17,7 +17,7 @@ from trustmix.experiment.estimate import estimate_cost
 from trustmix.experiment.recipe import Recipe, builtin_recipes
 from trustmix.experiment.run import run
 from trustmix.experiment.sweep import parse_over, parse_seeds, sweep
-from trustmix.experiment.tables import markdown, terminal
+from trustmix.experiment.table_formats import to_markdown, to_rich_table
 from trustmix.federation import History, ProgressCallback
 from trustmix.report import report
 
@@ -99,9 +99,9 @@ def sweep_command(
     with sweep_display(console) as watch:
         found = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, watch)
     if console.is_terminal:
-        console.print(terminal(found.table))
+        console.print(to_rich_table(found.table))
     else:
-        console.print(markdown(found.table), markup=False, soft_wrap=True)
+        console.print(to_markdown(found.table), markup=False, soft_wrap=True)
     console.print(f"Tables: {folder}/table.md, table.tex, table.csv, runs.csv", soft_wrap=True, highlight=False)
     if found.failed:
         reasons = [f"{name}: {reason}" for name, reason in found.failed.items()]
