@@ -1,13 +1,15 @@
 """Run and sweep directories as runs leave them, written through the classes that runs use, without training."""
 
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 import torch
+from playwright.sync_api import Page, sync_playwright
 
 from trustmix import Recipe, storage
 from trustmix.aggregation import client_weights
@@ -20,19 +22,31 @@ from trustmix.federation import History, Round
 WORTH = {"alone": 0.2, "reference": 0.9, "avg": 0.5, "uwa": 0.7, "suwa": 0.75}
 TAU = {"avg": 0.0, "uwa": 1.0, "suwa": 0.25}
 
-WriteRun = Callable[..., RunDirectory]
-WriteSweep = Callable[..., Path]
+WriteRun: TypeAlias = Callable[..., RunDirectory]
+WriteSweep: TypeAlias = Callable[..., Path]
+OpenPage: TypeAlias = Callable[..., tuple[Page, list[str]]]
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+TIMEOUT = 180_000
+"""Milliseconds to wait for the browser at most; a busy machine is no reason to fail."""
 
 
 def write_run(
-    folder: Path, overrides: Sequence[str] = (), *, failed: Mapping[int, Mapping[str, str]] | None = None
+    folder: Path,
+    overrides: Sequence[str] = (),
+    *,
+    failed: Mapping[int, Mapping[str, str]] | None = None,
+    hostile: str = "",
 ) -> RunDirectory:
-    """A finished run of the demo's recipe with these changes; accuracy grows to what the rule is worth."""
+    """A finished run of the demo's recipe with these changes; accuracy grows to what the rule is worth.
+
+    Names of clients and classes begin with the `hostile` text; if there is one, it is also the text of every sample.
+    """
     recipe = Recipe.load("demo", list(overrides))
     rng = np.random.default_rng(recipe.seed)
     record = RunDirectory(folder)
     rule, classes = str(recipe.rule), 10
-    held = {str(i): [i % classes, (3 * i + 1) % classes] for i in range(recipe.clients)}
+    held = {f"{hostile}{i}": [i % classes, (3 * i + 1) % classes] for i in range(recipe.clients)}
     with record.begin(recipe, overwrite=False):
         for number in range(1, recipe.rounds + 1):
             grown = WORTH.get(rule, 0.4) * (1 - 0.7**number) + 0.01 * recipe.split.classes_per_client
@@ -62,7 +76,7 @@ def write_run(
                 statement(number, held, TAU[rule], rng).save(folder / "trust")
             record.append(line)
         if rule in TAU:
-            write_samples(folder, held, rng)
+            write_samples(folder, held, rng, hostile)
         (folder / "checkpoint" / "clients").mkdir(parents=True)
         record.finish(History(record.rounds()), recipe.method)
     return record
@@ -85,15 +99,19 @@ def statement(number: int, held: Mapping[str, Sequence[int]], tau: float, rng: n
     )
 
 
-def write_samples(folder: Path, held: Mapping[str, Sequence[int]], rng: np.random.Generator) -> None:
+def write_samples(folder: Path, held: Mapping[str, Sequence[int]], rng: np.random.Generator, hostile: str = "") -> None:
     images = thumbnails(torch.from_numpy(rng.random((SHOWN, 3, 32, 32))))
     labels = rng.integers(0, 10, SHOWN)
     facts: dict[str, Any] = {
-        "classes": [f"class {i}" for i in range(10)],
+        "classes": [f"{hostile}class {i}" for i in range(10)],
         "labels": labels.tolist(),
         "held": dict(held),
     }
-    storage.write_tensors(folder / "trust" / "samples.safetensors", {"images": images}, facts)
+    file = folder / "trust" / "samples.safetensors"
+    if hostile:
+        storage.write_tensors(file, {}, facts | {"texts": [hostile] * SHOWN})
+    else:
+        storage.write_tensors(file, {"images": images}, facts)
 
 
 @pytest.fixture(scope="session")
@@ -116,3 +134,28 @@ def write_sweep(folder: Path, over: Mapping[str, Sequence[Any]], seeds: int = 1,
 @pytest.fixture(scope="session")
 def sweep_directory() -> WriteSweep:
     return write_sweep
+
+
+@pytest.fixture(scope="module")
+def open_page() -> Iterator[OpenPage]:
+    """A function that opens a file in a browser and returns the page and what should not happen there.
+
+    What should not happen are messages on the console, errors, and requests that leave the page.
+    """
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=TIMEOUT)
+
+        def open_file(file: Path, **settings: Any) -> tuple[Page, list[str]]:
+            page = browser.new_context(**settings).new_page()
+            page.set_default_timeout(TIMEOUT)
+            faults: list[str] = []
+            page.on("console", lambda message: faults.append(message.text))
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on("request", lambda sent: faults.append(sent.url) if sent.url[:5] not in ("file:", "data:") else None)
+            page.goto(file.as_uri())
+            return page, faults
+
+        yield open_file
+        browser.close()

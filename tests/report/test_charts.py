@@ -27,10 +27,12 @@ from trustmix.experiment.tables import MeanStd
 from trustmix.report import trust_map
 from trustmix.report.axes import Axis, make_axes
 from trustmix.report.charts import Chart, Heatmap, Point, Series
+from trustmix.report.figure_views import view_figure
 from trustmix.report.figures import draw_chart
 from trustmix.report.load import Method, load_study
 from trustmix.report.palette import PALETTE, assign_colours
-from trustmix.report.svg import LINE, figure, spread
+from trustmix.report.rendering import render
+from trustmix.report.svg import LINE_HEIGHT, separate_labels
 
 A, B = Method("avg", "AVG <1>"), Method("suwa", "sUWA")
 Write = Callable[..., Any]
@@ -44,26 +46,30 @@ def a_chart(**changes: Any) -> Chart:
     return Chart(**{"key": "k", "title": "t", "x": "round", "y": "accuracy", "series": series, **changes})
 
 
-def svg_of(text: str) -> ET.Element:
-    found = re.search(r"<svg.*</svg>", text)
+def html_of(chart: Chart) -> str:
+    return render("chart.html", view=view_figure(chart, {A: 2, B: 4}))
+
+
+def svg_of(chart: Chart) -> ET.Element:
+    found = re.search(r"<svg.*</svg>", html_of(chart))
     assert found
     return ET.fromstring(found[0])
 
 
 def test_curves_lie_where_their_numbers_say_and_names_are_escaped() -> None:
-    draw_chart = svg_of(figure(a_chart(), {A: 2, B: 4}))
+    svg = svg_of(a_chart())
     _, y = make_axes(a_chart(), (46, 0), (240, 12))
-    lines = [line.get("points", "").split() for line in draw_chart.iter("polyline")]
+    lines = [line.get("points", "").split() for line in svg.iter("polyline")]
     heights = [[float(place.split(",")[1]) for place in line] for line in lines]
     assert heights[0] == pytest.approx([y(0.2), y(0.4)], abs=0.1)
     assert heights[1] == pytest.approx([y(0.3), y(0.8)], abs=0.1)
-    assert len(list(draw_chart.iter("polygon"))) == 2
-    assert {"AVG <1>", "sUWA"} <= {text.text for text in draw_chart.iter("text")}
-    assert [group.get("class") for group in draw_chart.iter("g")] == ["curve c2", "curve c4"]
+    assert len(list(svg.iter("polygon"))) == 2
+    assert {"AVG <1>", "sUWA"} <= {text.text for text in svg.iter("text")}
+    assert [group.get("class") for group in svg.iter("g")] == ["curve c2", "curve c4"]
 
 
 def test_the_numbers_stand_beside_the_drawing() -> None:
-    found = re.search(r'<script type="application/json">(.*?)</script>', figure(a_chart(), {A: 2, B: 4}))
+    found = re.search(r'<script type="application/json">(.*?)</script>', html_of(a_chart()))
     assert found
     data = json.loads(found[1])
     assert [point[2:] for point in data["series"][1]["points"]] == [["1", "30.0 %"], ["2", "80.0 ± 5.0 %"]]
@@ -72,8 +78,8 @@ def test_the_numbers_stand_beside_the_drawing() -> None:
 
 @given(st.lists(st.floats(0, 300), min_size=1, max_size=9))
 def test_names_never_overlap_and_stay_in_order(places: list[float]) -> None:
-    found = spread(sorted(places), 12, 240)
-    assert all(b - a >= LINE - 1e-9 for a, b in pairwise(found))
+    found = separate_labels(sorted(places), 12, 240)
+    assert all(b - a >= LINE_HEIGHT - 1e-9 for a, b in pairwise(found))
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))

@@ -1,32 +1,16 @@
 """The page as people meet it, in a real browser: a sweep of 20 clients and 50 rounds, and a run with failures."""
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page
 
 from trustmix.report import report
 
-CHROMIUM = next(
-    (place for name in ("chromium", "chromium-browser", "google-chrome") if (place := shutil.which(name))), None
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
-
-PATIENCE = 180_000
-"""Milliseconds to wait for the browser at most; a busy machine is no reason to fail."""
-
 Write = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE)
-        yield found
-        found.close()
+OpenPage = Callable[..., tuple[Page, list[str]]]
 
 
 @pytest.fixture(scope="module")
@@ -37,21 +21,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory, sweep_directory: Write) -> P
     return report([sweep], folder / "report.html")
 
 
-def opened(browser: Browser, file: Path, **settings: Any) -> tuple[Page, list[str]]:
-    """The page, and what should not happen: words on the console, errors, requests that leave it."""
-    page = browser.new_context(**settings).new_page()
-    page.set_default_timeout(PATIENCE)
-    wrong: list[str] = []
-    page.on("console", lambda message: wrong.append(message.text))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda asked: wrong.append(asked.url) if not asked.url.startswith(("file:", "data:")) else None)
-    page.goto(file.as_uri())
-    return page, wrong
-
-
 @pytest.fixture(scope="module")
-def shown(browser: Browser, swept: Path) -> tuple[Page, list[str]]:
-    return opened(browser, swept, viewport={"width": 1200, "height": 900})
+def shown(open_page: OpenPage, swept: Path) -> tuple[Page, list[str]]:
+    return open_page(swept, viewport={"width": 1200, "height": 900})
 
 
 def texts(page: Page, selector: str) -> list[str]:
@@ -169,9 +141,9 @@ def test_numbers_of_a_chart_open_as_a_table_and_are_told_under_the_pointer(shown
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone_nothing_is_wider_than_the_screen_and_colours_follow_the_system(
-    browser: Browser, swept: Path, scheme: str
+    open_page: OpenPage, swept: Path, scheme: str
 ) -> None:
-    page, wrong = opened(browser, swept, viewport={"width": 375, "height": 800}, color_scheme=scheme)
+    page, wrong = open_page(swept, viewport={"width": 375, "height": 800}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     paper, ink = page.evaluate(
         "['background-color', 'color'].map(n => getComputedStyle(document.body).getPropertyValue(n))"
@@ -182,11 +154,11 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_and_colours_follow_the_syst
 
 
 def test_failures_are_told_with_the_reason_and_nothing_in_a_run_can_be_taken_for_html(
-    browser: Browser, tmp_path: Path, run_directory: Write
+    open_page: OpenPage, tmp_path: Path, run_directory: Write
 ) -> None:
     reason = "<script>console.log('taken')</script> late & lost"
     run_directory(tmp_path / "run", ["clients=4", "rounds=2"], failed={2: {"1": reason, "3": reason}})
-    page, wrong = opened(browser, report([tmp_path / "run"], tmp_path / "report.html"))
+    page, wrong = open_page(report([tmp_path / "run"], tmp_path / "report.html"))
     (row,) = page.locator("#failures tr").all()[1:]
     assert row.inner_text().split("\t") == ["sUWA", "2", "1, 3", reason]
     page.get_by_text("sUWA", exact=True).last.click()

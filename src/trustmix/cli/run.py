@@ -100,7 +100,7 @@ def sweep_command(
 
     from trustmix.cli.progress import sweep_display
     from trustmix.experiment.sweep import parse_over, parse_seeds, sweep
-    from trustmix.experiment.tables import markdown, terminal
+    from trustmix.experiment.table_formats import to_markdown, to_rich_table
 
     swept, changes = parse_over(over), overrides or []
     folder = out or Path("sweeps") / _named(recipe, [*swept, *changes])
@@ -108,9 +108,9 @@ def sweep_command(
     with sweep_display(console) as watch:
         found = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, watch)
     if console.is_terminal:
-        console.print(terminal(found.table))
+        console.print(to_rich_table(found.table))
     else:
-        console.print(markdown(found.table), markup=False, soft_wrap=True)
+        console.print(to_markdown(found.table), markup=False, soft_wrap=True)
     console.print(f"Tables: {folder}/table.md, table.tex, table.csv, runs.csv", soft_wrap=True, highlight=False)
     if found.failed:
         reasons = [f"{name}: {reason}" for name, reason in found.failed.items()]

@@ -25,7 +25,8 @@ from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.resources import max_parallel_jobs
 from trustmix.experiment.run_directory import RunDirectory, ensure_empty, ensure_same_recipe
-from trustmix.experiment.tables import Result, ResultTable, cells_csv, format_value, latex, markdown, pivot, runs_csv
+from trustmix.experiment.table_formats import cells_to_csv, runs_to_csv, to_latex, to_markdown
+from trustmix.experiment.tables import ResultTable, RunResult, format_value, pivot
 from trustmix.experiment.toml_settings import parse_value, toml_value
 
 SWEEP_FORMAT = 1
@@ -88,7 +89,7 @@ class Sweep:
 
     folder: Path
     over: Mapping[str, Sequence[Any]]
-    results: Sequence[Result]
+    results: Sequence[RunResult]
     """The finished runs."""
     failed: Mapping[str, str]
     """The others, and why they failed."""
@@ -118,7 +119,7 @@ def sweep(
     >>> small = {"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = sweep(small, {"rule": ["suwa"]}, seeds=1, out=folder)
-    >>> found.table.rows, found.table.figures[0][0].n
+    >>> found.table.rows, found.table.values[0][0].n
     ([['sUWA']], 1)
     """
     folder, over = Path(out), {key: list(values) for key, values in over.items()}
@@ -298,16 +299,16 @@ def _finished(folder: Path, run: SweepRun) -> bool:
     return RunDirectory(folder / run.name).finished
 
 
-def _result(folder: Path, run: SweepRun) -> Result:
-    return Result(run.settings, run.seed, RunDirectory(folder / run.name).summary())
+def _result(folder: Path, run: SweepRun) -> RunResult:
+    return RunResult(run.settings, run.seed, RunDirectory(folder / run.name).summary())
 
 
 def _write_tables(found: Sweep) -> None:
     texts = {
-        "table.md": markdown(found.table),
-        "table.tex": latex(found.table),
-        "table.csv": cells_csv(found.over, found.results),
-        "runs.csv": runs_csv(found.over, found.results),
+        "table.md": to_markdown(found.table),
+        "table.tex": to_latex(found.table),
+        "table.csv": cells_to_csv(found.over, found.results),
+        "runs.csv": runs_to_csv(found.over, found.results),
     }
     for name, text in texts.items():
         storage.write_bytes(found.folder / name, text.encode())

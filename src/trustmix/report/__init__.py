@@ -6,14 +6,14 @@ from pathlib import Path
 from trustmix import storage
 from trustmix.report.figures import write_figures
 from trustmix.report.load import load_study
-from trustmix.report.page import page
+from trustmix.report.page import render_study_page
 
 __all__ = ["figures", "report"]
 
 
 def report(folders: Sequence[Path], out: Path) -> Path:
     """Write the page about these run and sweep directories and return its path."""
-    storage.write_bytes(out, page(load_study(folders)).encode())
+    storage.write_bytes(out, render_study_page(load_study(folders)).encode())
     return out
 
 

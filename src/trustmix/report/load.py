@@ -14,7 +14,7 @@ from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.sweep import read_sweep_recipes
-from trustmix.experiment.tables import MeanStd, format_value, label
+from trustmix.experiment.tables import MeanStd, format_value, setting_label
 from trustmix.federation import CENTRALIZED, LOCAL_ONLY, History, Round
 
 CLASSES, PRIVATE, PUBLIC = "split.classes_per_client", "split.samples_per_client", "public.samples"
@@ -215,7 +215,7 @@ def _is_task(key: str) -> bool:
 
 def _method_name(run: Run, keys: Sequence[str]) -> str:
     rule = run.recipe.model_dump(mode="json")["rule"]
-    name = NAMES.get(rule, label("rule", rule)) if isinstance(rule, str) else label("rule", rule)
+    name = NAMES.get(rule, setting_label("rule", rule)) if isinstance(rule, str) else setting_label("rule", rule)
     others = [f"{key.rpartition('.')[2]} {format_value(run.settings[key])}" for key in keys if key in run.settings]
     return ", ".join([name, *others])
 

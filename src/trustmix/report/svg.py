@@ -1,84 +1,126 @@
-"""Charts as inline SVG, coloured by the page's style sheet, and heat maps as tables; each with its numbers in it."""
+"""Charts as inline SVG, coloured by the page's style sheet."""
 
-import html
-import json
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from trustmix.experiment.tables import MeanStd
+from markupsafe import Markup
+
 from trustmix.report.axes import Axis, make_axes, ticks_of
-from trustmix.report.charts import Chart, Heatmap, Picture, Point, Series, Unit, format_points, significant
+from trustmix.report.charts import Chart, Series, Unit, format_points, significant
 from trustmix.report.load import Method
 
 WIDTH, HEIGHT = 460, 280
 LEFT, TOP, BOTTOM = 46, 12, 40
-LETTER = 6.6
+LETTER_WIDTH = 6.6
 """About the width of a letter, for the room that names at the ends of curves take."""
-LINE = 14
-"""Their height."""
-NAMED = 9
-"""Up to so many curves have their names at their ends; more would not fit."""
-MARKED = 12
-"""Up to so many points of a curve are marked."""
+LINE_HEIGHT = 14
+"""The least distance between two names at the ends of curves."""
+MAX_NAMED_CURVES = 9
+"""Up to this number, curves have their names at their ends; more names would not fit."""
+MAX_MARKED_POINTS = 12
+"""Up to this number, the points of a curve are marked."""
 
 
-def figure(picture: Picture, colours: Mapping[Method, int]) -> str:
-    """The picture as an HTML figure."""
-    body = _chart(picture, colours) if isinstance(picture, Chart) else _heat(picture)
-    note = f'<p class="note">{html.escape(picture.note)}</p>' if picture.note else ""
-    numbers = '<details class="numbers"><summary>Numbers</summary></details>' if isinstance(picture, Chart) else ""
-    heading = f"<figcaption>{html.escape(picture.title)}</figcaption>"
-    return f'<figure class="{picture.key}">{heading}{note}{body}{numbers}</figure>'
+@dataclass(frozen=True)
+class ChartLayout:
+    """Where things lie in the drawing of a chart, in units of its view box."""
+
+    x: Axis
+    y: Axis
+    named: bool
+    """Whether curves have their names at their ends; otherwise the chart needs a legend."""
 
 
-def as_json(value: Any) -> str:
-    """JSON that may stand inside a page's script element."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+def layout_chart(chart: Chart) -> ChartLayout:
+    """Lay out a chart.
 
+    Parameters
+    ----------
+    chart : Chart
+        A chart with at least one point.
 
-def _chart(chart: Chart, colours: Mapping[Method, int]) -> str:
-    methods = [series.method for series in chart.series] + [method for method, _ in chart.levels]
-    at_ends = chart.joined and len(methods) <= NAMED
-    right = 14 + (max(len(method.name) for method in methods) * LETTER if at_ends else 0)
-    right = min(right, 170)
+    Returns
+    -------
+    ChartLayout
+        Its axes, with room for the names of curves on the right.
+    """
+    names = [series.method.name for series in chart.series] + [method.name for method, _ in chart.levels]
+    named = chart.joined and len(names) <= MAX_NAMED_CURVES
+    right = min(14 + (max(map(len, names)) * LETTER_WIDTH if named else 0), 170)
     x, y = make_axes(chart, (LEFT, WIDTH - right), (HEIGHT - BOTTOM, TOP))
-    parts = [_grid(chart, x, y), "" if chart.joined else _diagonal(x, y)]
+    return ChartLayout(x, y, named)
+
+
+def draw_chart(chart: Chart, layout: ChartLayout, colours: Mapping[Method, int]) -> Markup:
+    """Draw a chart.
+
+    Parameters
+    ----------
+    chart : Chart
+        The chart.
+    layout : ChartLayout
+        Its layout.
+    colours : mapping of method to int
+        Each method's index in the palette.
+
+    Returns
+    -------
+    Markup
+        One svg element. Its texts are escaped by the XML serializer, therefore it is safe as a whole.
+    """
+    label = f"{chart.title}: {chart.y} over {chart.x}; {_summary(chart)}"
+    svg = ET.Element("svg", {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "aria-label": label})
+    x, y = layout.x, layout.y
+    _draw_grid(svg, chart, x, y)
+    if not chart.joined:
+        _add(svg, "line", "diagonal", x1=x.begin, x2=x.end, y1=y.begin, y2=y.end)
     ends: list[tuple[float, Method]] = []
     for method, level in chart.levels:
         if level.mean is not None:
-            parts.append(_level(x, y(level.mean), colours[method]))
-            ends.append((y(level.mean), method))
+            height = y(level.mean)
+            _add(svg, "line", f"level c{colours[method]}", x1=LEFT, x2=x.end, y1=height, y2=height)
+            ends.append((height, method))
     for series in chart.series:
-        parts.append(_curve(series, x, y, colours[series.method]) if chart.joined else _cloud(series, x, y, colours))
+        draw = _draw_curve if chart.joined else _draw_cloud
+        draw(svg, series, x, y, colours[series.method])
         ends.append((y(series.points[-1].y), series.method))
-    if at_ends:
-        parts.append(_names(ends, WIDTH - right + 8, colours))
-    legend = "" if at_ends else _legend(methods, colours)
-    said = html.escape(f"{chart.title}: {chart.y} over {chart.x}; {_summary(chart)}", quote=True)
-    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}">{"".join(parts)}</svg>'
-    return f'{legend}{svg}<script type="application/json">{as_json(_numbers(chart, x, y, colours))}</script>'
+    if layout.named:
+        _draw_names(svg, ends, x.end + 8, colours)
+    return Markup(ET.tostring(svg, encoding="unicode"))  # noqa: S704 - the serializer has escaped all texts
+
+
+def _add(parent: ET.Element, tag: str, style: str | None = None, **attributes: str | float) -> ET.Element:
+    """Add an element of a class of the style sheet; numbers are written with one digit after the point."""
+    element = ET.SubElement(parent, tag, {"class": style} if style else {})
+    for name, value in attributes.items():
+        element.set(name, f"{value:.1f}" if isinstance(value, float) else str(value))
+    return element
+
+
+def _add_text(svg: ET.Element, text: str, x: float, y: float, *, style: str | None = None, anchor: str = "") -> None:
+    element = _add(svg, "text", style, x=x, y=y)
+    if anchor:
+        element.set("text-anchor", anchor)
+    element.text = text
 
 
 def _summary(chart: Chart) -> str:
-    """The chart in words, for those who do not see it."""
+    """The chart in words, for readers who do not see it."""
     if not chart.joined:
         return f"{sum(len(series.points) for series in chart.series)} points"
     ends = [f"{s.method.name} ends at {format_points(s.points[-1].y, chart.unit)}" for s in chart.series]
     return ", ".join(ends)
 
 
-def _grid(chart: Chart, x: Axis, y: Axis) -> str:
-    lines = [
-        f'<line class="grid" x1="{LEFT}" x2="{x.end:.1f}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick_text(tick, chart.unit)}</text>'
-        for tick in y.ticks
-    ]
+def _draw_grid(svg: ET.Element, chart: Chart, x: Axis, y: Axis) -> None:
+    for tick in y.ticks:
+        _add(svg, "line", "grid", x1=LEFT, x2=x.end, y1=y(tick), y2=y(tick))
+        _add_text(svg, tick_text(tick, chart.unit), LEFT - 6, y(tick) + 4, anchor="end")
     counted = chart.x_unit == "number" and chart.joined
-    ticks = ticks_of(x, [p.x for s in chart.series for p in s.points]) if counted else x.ticks
-    below = f'y="{HEIGHT - BOTTOM + 16}" text-anchor="middle"'
-    lines += [f'<text x="{x(tick):.1f}" {below}>{tick_text(tick, chart.x_unit)}</text>' for tick in ticks]
-    lines.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">{html.escape(chart.x)} →</text>')
-    return "".join(lines)
+    for tick in ticks_of(x, [p.x for s in chart.series for p in s.points]) if counted else x.ticks:
+        _add_text(svg, tick_text(tick, chart.x_unit), x(tick), HEIGHT - BOTTOM + 16, anchor="middle")
+    _add_text(svg, f"{chart.x} →", LEFT, HEIGHT - 6, style="axis")
 
 
 def tick_text(value: float, unit: Unit) -> str:
@@ -94,107 +136,66 @@ def tick_text(value: float, unit: Unit) -> str:
     return f"{significant(value / 1e6)} MB" if unit == "megabytes" else significant(value)
 
 
-def _diagonal(x: Axis, y: Axis) -> str:
-    return f'<line class="diagonal" x1="{x.begin}" x2="{x.end:.1f}" y1="{y.begin}" y2="{y.end}"/>'
-
-
-def _level(x: Axis, at: float, colour: int) -> str:
-    return f'<line class="level c{colour}" x1="{LEFT}" x2="{x.end:.1f}" y1="{at:.1f}" y2="{at:.1f}"/>'
-
-
-def _curve(series: Series, x: Axis, y: Axis, colour: int) -> str:
-    points, parts = series.points, []
+def _draw_curve(svg: ET.Element, series: Series, x: Axis, y: Axis, colour: int) -> None:
+    points = series.points
+    group = _add(svg, "g", f"curve c{colour}")
     if any(point.std for point in points):
-        upper = [_place(x(p.x), y(p.y + (p.std or 0))) for p in points]
-        lower = [_place(x(p.x), y(p.y - (p.std or 0))) for p in reversed(points)]
-        parts.append(f'<polygon class="band" points="{" ".join([*upper, *lower])}"/>')
-    parts.append(f'<polyline points="{" ".join(_place(x(p.x), y(p.y)) for p in points)}"/>')
-    if len(points) <= MARKED:
-        parts += [f'<circle cx="{x(p.x):.1f}" cy="{y(p.y):.1f}" r="2.6"/>' for p in points]
-    return f'<g class="curve c{colour}">{"".join(parts)}</g>'
+        upper = [(x(p.x), y(p.y + (p.std or 0))) for p in points]
+        lower = [(x(p.x), y(p.y - (p.std or 0))) for p in reversed(points)]
+        _add(group, "polygon", "band", points=_path([*upper, *lower]))
+    _add(group, "polyline", points=_path([(x(p.x), y(p.y)) for p in points]))
+    if len(points) <= MAX_MARKED_POINTS:
+        for p in points:
+            _add(group, "circle", cx=x(p.x), cy=y(p.y), r=2.6)
 
 
-def _cloud(series: Series, x: Axis, y: Axis, colours: Mapping[Method, int]) -> str:
-    dots = [f'<circle cx="{x(p.x):.1f}" cy="{y(p.y):.1f}" r="4"/>' for p in series.points]
-    return f'<g class="cloud c{colours[series.method]}">{"".join(dots)}</g>'
+def _draw_cloud(svg: ET.Element, series: Series, x: Axis, y: Axis, colour: int) -> None:
+    group = _add(svg, "g", f"cloud c{colour}")
+    for p in series.points:
+        _add(group, "circle", cx=x(p.x), cy=y(p.y), r=4)
 
 
-def _place(x: float, y: float) -> str:
-    return f"{x:.1f},{y:.1f}"
+def _path(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
 
-def _names(ends: Sequence[tuple[float, Method]], left: float, colours: Mapping[Method, int]) -> str:
-    """Names beside the ends of their curves, moved apart where they would overlap."""
-    placed = spread([at for at, _ in sorted(ends, key=lambda end: end[0])], TOP, HEIGHT - BOTTOM)
-    texts = [
-        f'<text class="name c{colours[method]}" x="{left:.1f}" y="{at + 4:.1f}">{html.escape(method.name)}</text>'
-        for at, (_, method) in zip(placed, sorted(ends, key=lambda end: end[0]), strict=True)
-    ]
-    return "".join(texts)
+def _draw_names(
+    svg: ET.Element, ends: Sequence[tuple[float, Method]], left: float, colours: Mapping[Method, int]
+) -> None:
+    """Draw names beside the ends of their curves, moved apart where they would overlap."""
+    ordered = sorted(ends, key=lambda end: end[0])
+    heights = separate_labels([height for height, _ in ordered], TOP, HEIGHT - BOTTOM)
+    for height, (_, method) in zip(heights, ordered, strict=True):
+        _add_text(svg, method.name, left, height + 4, style=f"name c{colours[method]}")
 
 
-def spread(places: Sequence[float], top: float, bottom: float) -> list[float]:
-    """Sorted places with a line's height between each two, moved as little as a pass down and one up allow.
+def separate_labels(heights: Sequence[float], top: float, bottom: float) -> list[float]:
+    """Move labels apart where they would overlap, as little as one pass down and one pass up allow.
 
-    >>> spread([10, 12, 100], 0, 200)
+    Parameters
+    ----------
+    heights : sequence of float
+        The wanted places, in ascending order.
+    top, bottom : float
+        The range that the labels should stay in.
+
+    Returns
+    -------
+    list of float
+        Places with at least `LINE_HEIGHT` between each two, in the same order.
+
+    Examples
+    --------
+    >>> separate_labels([10, 12, 100], 0, 200)
     [10, 24, 100]
-    >>> spread([196, 198], 0, 200)
+    >>> separate_labels([196, 198], 0, 200)
     [186, 200]
     """
     found: list[float] = []
-    for place in places:
-        found.append(max(place, found[-1] + LINE, top) if found else max(place, top))
-    limit = max(bottom, top + LINE * (len(found) - 1))
+    for height in heights:
+        found.append(max(height, found[-1] + LINE_HEIGHT, top) if found else max(height, top))
+    limit = max(bottom, top + LINE_HEIGHT * (len(found) - 1))
     for index in reversed(range(len(found))):
         found[index] = min(found[index], limit)
-        limit = found[index] - LINE
+        limit = found[index] - LINE_HEIGHT
     return found
-
-
-def _legend(methods: Sequence[Method], colours: Mapping[Method, int]) -> str:
-    entries = [f'<span class="key c{colours[method]}">{html.escape(method.name)}</span>' for method in methods]
-    return f'<p class="legend">{"".join(entries)}</p>'
-
-
-def _numbers(chart: Chart, x: Axis, y: Axis, colours: Mapping[Method, int]) -> dict[str, Any]:
-    """What the page says of a point under the pointer, and in the table of numbers."""
-
-    def told(point: Point) -> list[Any]:
-        spread_ = "" if not point.std else f" ± {100 * point.std:.1f}" if chart.unit == "percent" else ""
-        value = format_points(point.y, chart.unit)
-        value = value.replace(" %", f"{spread_} %") if spread_ else value
-        entry: list[Any] = [round(x(point.x)), round(y(point.y)), format_points(point.x, chart.x_unit), value]
-        return [*entry, point.name] if point.name else entry
-
-    return {
-        "x": chart.x,
-        "joined": chart.joined,
-        "series": [
-            {"name": s.method.name, "colour": colours[s.method], "points": [told(p) for p in s.points]}
-            for s in chart.series
-        ],
-    }
-
-
-def _heat(heat: Heatmap) -> str:
-    means = [f.mean for row in heat.figures for f in row if f.mean is not None]
-    low, high = min(means), max(means)
-    heads = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in heat.columns)
-    rows = [
-        f'<tr><th scope="row">{html.escape(row)}</th>{"".join(_field(f, low, high) for f in figures)}</tr>'
-        for row, figures in zip(heat.rows, heat.figures, strict=True)
-    ]
-    corner = f'<th><span class="axis">{html.escape(heat.y)} ↓<br>{html.escape(heat.x)} →</span></th>'
-    return (
-        f'<table class="heat"><thead><tr>{corner}{heads}</tr></thead><tbody>{"".join(reversed(rows))}</tbody></table>'
-    )
-
-
-def _field(figure: MeanStd, low: float, high: float) -> str:
-    """One field; its depth, from 0 to 1, makes its colour."""
-    if figure.mean is None:
-        return '<td class="empty">–</td>'
-    depth = (figure.mean - low) / (high - low) if high > low else 0.5
-    deep = ' class="deep"' if depth > 0.5 else ""
-    spread_ = f"<small>± {100 * figure.std:.1f}</small>" if figure.std is not None else ""
-    return f'<td{deep} style="--v:{depth:.2f}"><b>{100 * figure.mean:.1f}</b>{spread_}</td>'

@@ -1,15 +1,15 @@
-"""The theory on finished runs as one HTML page: the figures of each run, Lemma 1, and what tau does to a teacher."""
+"""The theory on finished runs as one HTML page: measurements of each run, teacher error over tau, Lemma 1."""
 
-import html
+from dataclasses import dataclass
 from pathlib import Path
 
 from trustmix import storage
 from trustmix.experiment.theory import ROWS, Findings
 from trustmix.report.charts import Chart, Point, Series
+from trustmix.report.figure_views import FigureGroup, group_figures
 from trustmix.report.load import Method
-from trustmix.report.page import render_page
 from trustmix.report.palette import assign_colours
-from trustmix.report.svg import figure
+from trustmix.report.rendering import PageSection, render
 from trustmix.theory.analysis import TAUS, Curve
 from trustmix.theory.measurement import read_measurements
 
@@ -17,37 +17,67 @@ ERROR, BIAS, VARIANCE = Method("reference", "error"), Method("avg", "bias²"), M
 CHI = Method("suwa", "χ")
 
 
+@dataclass(frozen=True)
+class NumberTable:
+    """A table of numbers: its headings, and its rows with a name first."""
+
+    columns: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class CurveContent:
+    """The content of the template theory_curve.html."""
+
+    figures: FigureGroup
+    runs: int
+    lemma: NumberTable | None
+    """Lemma 1 for some tau, where several runs share their split."""
+
+
 def page(findings: Findings, out: Path) -> Path:
-    """Write the findings as one HTML file that opens offline, and return its path."""
+    """Write the findings as one HTML file that opens offline.
+
+    Parameters
+    ----------
+    findings : Findings
+        The measurements of finished runs.
+    out : Path
+        The file to write.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
     first, _, rest = findings.verdict().partition("\n")
-    parts = [("runs", "The figures of each run", _table(findings))]
+    sections = [PageSection("runs", "The figures of each run", "theory_runs.html", _run_table(findings))]
     for index, curve in enumerate(findings.curves):
         what = "Bias against variance" if curve.biases is not None else "Teacher error"
-        parts.append((f"tau{index}", f"{what} as tau goes from AVG to UWA", _about(curve)))
-    rounds = _rounds(findings)
-    if rounds:
-        parts.append(("rounds", "Teacher error, round by round", rounds))
-    text = render_page(
-        title="The theory on these runs",
+        title = f"{what} as tau goes from AVG to UWA"
+        sections.append(PageSection(f"tau{index}", title, "theory_curve.html", _curve_content(curve)))
+    rounds = _error_by_round(findings)
+    if rounds is not None:
+        sections.append(PageSection("rounds", "Teacher error, round by round", "figures.html", rounds))
+    text = render(
+        "theory_page.html",
+        headline="The theory on these runs",
         facts=first,
-        overview="".join(f"<p>{html.escape(line)}</p>" for line in rest.splitlines()),
-        parts=parts,
+        statements=rest.splitlines(),
+        sections=sections,
+        trust_data=None,
     )
     storage.write_bytes(out, text.encode())
     return out
 
 
-def _table(findings: Findings) -> str:
-    heads = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in ("", *findings.names))
-    rows = "".join(
-        f"<tr><td>{html.escape(head)}</td>{''.join(f'<td>{cell(run)}</td>' for run in findings.runs)}</tr>"
-        for head, cell in ROWS
-    )
-    return f'<div class="scroll"><table class="all"><tr>{heads}</tr>{rows}</table></div>'
+def _run_table(findings: Findings) -> NumberTable:
+    rows = [[head, *(cell(run) for run in findings.runs)] for head, cell in ROWS]
+    return NumberTable(["", *findings.names], rows)
 
 
-def _about(curve: Curve) -> str:
-    """A setting's figures over tau, and Lemma 1 where several runs show it."""
+def _curve_content(curve: Curve) -> CurveContent:
+    """A setting's charts over tau, and Lemma 1 where several runs show it."""
     squares = [Series(ERROR, _points(curve.errors))]
     if curve.biases is not None and curve.variances is not None:
         squares += [Series(BIAS, _points(curve.biases)), Series(VARIANCE, _points(curve.variances))]
@@ -56,40 +86,34 @@ def _about(curve: Curve) -> str:
         Chart("error", "Squared error of the teacher", "tau", "squared error", squares, "number", note=note),
         Chart("chi", "Concentration of trust", "tau", "χ", [Series(CHI, _points(curve.concentrations))], "number"),
     ]
-    palette = assign_colours([ERROR, BIAS, VARIANCE, CHI])
-    drawn = "".join(figure(chart, palette) for chart in charts)
-    named = f'<p class="lead">{html.escape(curve.name)}</p>'
-    return f'{named}<div class="figures">{drawn}</div>{_lemma(curve) if curve.lemmas else ""}'
+    colours = assign_colours([ERROR, BIAS, VARIANCE, CHI])
+    figures = group_figures(curve.name, [(None, chart) for chart in charts], colours)
+    return CurveContent(figures, curve.runs, _lemma_table(curve))
 
 
 def _points(values: list[float]) -> list[Point]:
     return [Point(tau, value) for tau, value in zip(TAUS, values, strict=True)]
 
 
-def _lemma(curve: Curve) -> str:
-    heads = ("tau", "chi", "error", "bias", "own variance", "shared", "coupling", "sigma²", "rho", "bound")
-    rows = "".join(
-        f"<tr><td>{tau:g}</td>"
-        + "".join(
-            f"<td>{value:.4f}</td>"
-            for value in (f.chi, f.error, f.bias, f.own, f.shared, f.coupling, f.sigma2, f.rho, f.bound)
-        )
-        + "</tr>"
-        for tau, f in (curve.lemmas or {}).items()
-    )
-    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    title = f"<h3>Lemma 1 over {curve.runs} runs</h3>"
-    return f'{title}<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
+def _lemma_table(curve: Curve) -> NumberTable | None:
+    if not curve.lemmas:
+        return None
+    columns = ["tau", "chi", "error", "bias", "own variance", "shared", "coupling", "sigma²", "rho", "bound"]
+    rows = []
+    for tau, f in curve.lemmas.items():
+        values = (f.chi, f.error, f.bias, f.own, f.shared, f.coupling, f.sigma2, f.rho, f.bound)
+        rows.append([f"{tau:g}", *(f"{value:.4f}" for value in values)])
+    return NumberTable(columns, rows)
 
 
-def _rounds(findings: Findings) -> str:
-    """What runs with `theory.every` wrote down, round by round."""
+def _error_by_round(findings: Findings) -> FigureGroup | None:
+    """The teacher error of every round that runs with `theory.every` have measured."""
     series = []
     for name, run in zip(findings.names, findings.runs, strict=True):
-        points = [Point(note.round, note.teacher_error) for note in read_measurements(run.folder)]
+        points = [Point(found.round, found.teacher_error) for found in read_measurements(run.folder)]
         if points:
             series.append(Series(Method(name, name), points))
     if not series:
-        return ""
+        return None
     chart = Chart("rounds", "Squared error of the teacher", "round", "squared error", series, "number")
-    return f'<div class="figures">{figure(chart, assign_colours([one.method for one in series]))}</div>'
+    return group_figures("", [(None, chart)], assign_colours([one.method for one in series]))
