@@ -115,7 +115,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
 def test_a_terminal_gets_a_live_bar() -> None:
     console = Console(force_terminal=True, width=120, record=True, force_interactive=True)
     with Display(console, "suwa") as display:
-        display.on_progress(ProgressEvent(2, 4, "clients", 10, 20, 0.5))
+        display.show(ProgressEvent(2, 4, "clients", 10, 20, 0.5))
         assert display._live is not None
         console.print(display._live.get_renderable())
     text = console.export_text()

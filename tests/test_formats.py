@@ -18,7 +18,7 @@ from trustmix.experiment.sweep import read_sweep_recipes
 from trustmix.federation.state import ServerState
 from trustmix.report.load import load_study
 from trustmix.report.trust_map import trusted
-from trustmix.theory.probe import read_measurements
+from trustmix.theory.measurement import read_measurements
 
 SMALL = ["clients=5", "rounds=1", "split.samples_per_client=40", "public.samples=100", "theory.every=1"]
 RUN = Path("rule=suwa", "seed-0")

@@ -28,7 +28,8 @@ def written(folder: Path, text: str, data: str = TABLE) -> NodeConfig:
 def told(**changes: Any) -> dict[str, Any]:
     recipe = Recipe.load("demo", ["train.first_epochs=1", "model.hidden=[4]"])
     settings = {
-        "recipe": recipe.toml(),
+        "recipe": recipe.client_toml(),
+        "client": "distillation",
         "classes": ["other", "ill", "healthy"],
         "mean": [0.0],
         "std": [1.0],
@@ -81,13 +82,13 @@ def test_a_share_is_the_client_of_the_recipes_own_split(tmp_path: Path) -> None:
     local = experiment.clients[2]
     node = written(tmp_path, "share = 2\n")
     ours = build_node_client(
-        node, told(recipe=recipe.toml()), experiment.federation.context.public, tmp_path / "states"
+        node, told(recipe=recipe.client_toml()), experiment.federation.context.public, tmp_path / "states"
     )
     assert ours.id == local.id == "2"
     assert torch.equal(ours.private.inputs, local.private.inputs)
     assert all(torch.equal(a, b) for a, b in zip(ours.model().parameters(), local.model().parameters(), strict=True))
     with pytest.raises(TrustmixError, match="give another public set than the server's"):
-        build_node_client(node, told(recipe=recipe.toml()), PUBLIC, tmp_path / "states")
+        build_node_client(node, told(recipe=recipe.client_toml()), PUBLIC, tmp_path / "states")
 
 
 MODEL = "import torch\n\ndef build(shape, classes):\n    return torch.nn.Linear(shape[0], classes)\n"
@@ -123,7 +124,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
 def test_a_node_runs_no_function_that_the_server_names(tmp_path: Path) -> None:
     recipe = Recipe.load({"data": {"name": "digits"}, "model": {"source": "os:system"}})
     with pytest.raises(TrustmixError, match="name a model of this node's own"):
-        build_node_client(written(tmp_path, OWN), told(recipe=recipe.toml()), PUBLIC, tmp_path / "states")
+        build_node_client(written(tmp_path, OWN), told(recipe=recipe.client_toml()), PUBLIC, tmp_path / "states")
 
 
 @pytest.mark.parametrize(

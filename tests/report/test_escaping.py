@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from trustmix.experiment.theory import TAUS, Curve, Findings, MeasuredRun
+from trustmix.experiment.theory import Findings, MeasuredRun
 from trustmix.report import theory_page
 from trustmix.report.load import Cell, Method, Study, Task, load_study
 from trustmix.report.page import render_study_page
-from trustmix.theory.probe import Measurement
+from trustmix.theory.analysis import TAUS, Curve
+from trustmix.theory.measurement import Measurement
 
 Write = Callable[..., Any]
 OpenPage = Callable[..., tuple[Page, list[str]]]

@@ -182,13 +182,15 @@ def build_node_client(node: NodeConfig, settings: dict[str, Any], public: Public
     """The client of a run, from the node's file and what the server said."""
     recipe = Recipe.load(toml.parse(str(settings["recipe"]), "the server's recipe"))
     client = (
-        _share(node, recipe, public, folder) if node.share is not None else _own(node, recipe, settings, public, folder)
+        _share(node, recipe, settings, public, folder)
+        if node.share is not None
+        else _own(node, recipe, settings, public, folder)
     )
     client.to_device(DeviceConfig(node.device), keep=True)
     return client
 
 
-def _share(node: NodeConfig, recipe: Recipe, public: Public, folder: Path) -> Client:
+def _share(node: NodeConfig, recipe: Recipe, settings: dict[str, Any], public: Public, folder: Path) -> Client:
     """A share of the recipe's own split: the same client as on one machine."""
     number = int(node.share or 0)
     data = load_data(recipe)
@@ -198,7 +200,8 @@ def _share(node: NodeConfig, recipe: Recipe, public: Public, folder: Path) -> Cl
     if Public(shared.inputs, data.classes).fingerprint != public.fingerprint:
         raise TrustmixError("The data here give another public set than the server's; is it the same data set?")
     model = model_factories(recipe, data)[number]
-    return build_client(recipe, node.id, model, shares[number], public, select_test_set(recipe, data), folder)
+    test, kind = select_test_set(recipe, data), str(settings["client"])
+    return build_client(recipe, node.id, model, shares[number], public, test, folder, kind=kind)
 
 
 def _own(node: NodeConfig, recipe: Recipe, settings: dict[str, Any], public: Public, folder: Path) -> Client:
@@ -226,7 +229,8 @@ def _own(node: NodeConfig, recipe: Recipe, settings: dict[str, Any], public: Pub
     if recipe.holds_out:
         train_part, held_out = stratified_holdout(own.train.labels, recipe.density.holdout, recipe.seed, node.id)
         share = (own.train[train_part], own.train[held_out])
-    client = build_client(recipe, node.id, model, share, public, own.test, folder, simulated=False)
+    kind = str(settings["client"])
+    client = build_client(recipe, node.id, model, share, public, own.test, folder, simulated=False, kind=kind)
     validate_privacy(recipe, own.train.inputs, [client])
     return client
 

@@ -108,7 +108,8 @@ def _settings(recipe: Recipe, data: Dataset) -> dict[str, Any]:
     if recipe.data.name == "shared":
         columns = features_of(Path(str(recipe.data.path)), (recipe.data.model_extra or {}).get("columns"))
     return {
-        "recipe": recipe.toml(),
+        "recipe": recipe.client_toml(),
+        "client": recipe.method.client,
         "classes": list(data.class_names),
         "mean": list(data.mean),
         "std": list(data.std),

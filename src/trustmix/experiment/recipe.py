@@ -261,6 +261,11 @@ class Recipe(ConfigModel):
         """The recipe as TOML, every setting written out that the method reads."""
         return toml.write(self._read_by_method(self.model_dump(mode="json", exclude_none=True)))
 
+    def client_toml(self) -> str:
+        """The recipe as a node of a deployment gets it: without the rule, which is the server's own business."""
+        fields = self._read_by_method(self.model_dump(mode="json", exclude_none=True))
+        return toml.write({key: value for key, value in fields.items() if key != "rule"})
+
     def _read_by_method(self, fields: dict[str, Any]) -> dict[str, Any]:
         if isinstance(self.rule, str) and (is_reference(self.rule) or self.rule not in METHODS):
             return fields

@@ -17,10 +17,10 @@ from trustmix.federation.method import (
     method_label,
     resolve_method,
 )
+from trustmix.federation.optimizers import OPTIMIZERS
 from trustmix.federation.public_set import Public
 from trustmix.federation.server import Federation, Participation
 from trustmix.federation.state import Checkpoint, DiskStore, MemoryStore
-from trustmix.federation.optimizers import OPTIMIZERS
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, train, validate_loss
 
 __all__ = [
