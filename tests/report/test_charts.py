@@ -34,7 +34,7 @@ from trustmix.report.palette import PALETTE, assign_colours
 from trustmix.report.rendering import render
 from trustmix.report.svg import LINE_HEIGHT, separate_labels
 
-A, B = Method("avg", "AVG <1>"), Method("suwa", "sUWA")
+A, B = Method("avg", "AVG <1>", 2), Method("suwa", "sUWA", 4)
 Write = Callable[..., Any]
 
 
@@ -97,7 +97,7 @@ def test_bytes_that_differ_much_are_drawn_on_a_logarithmic_axis() -> None:
 
 
 def test_every_method_has_a_colour_of_its_own_and_the_papers_rules_always_the_same() -> None:
-    many = [Method("avg", "AVG"), *(Method("suwa", f"sUWA {n}") for n in range(4)), Method("alone", "alone")]
+    many = [Method("avg", "AVG", 2), *(Method("suwa", f"sUWA {n}", 4) for n in range(4)), Method("alone", "alone", 0)]
     found = assign_colours(many)
     assert len(set(found.values())) == len(many)
     assert (found[many[0]], found[many[1]], found[many[-1]]) == (2, 4, 0)

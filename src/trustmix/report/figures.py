@@ -102,10 +102,14 @@ def _name(study: Study, task: int | None, picture: Picture, taken: list[str]) ->
     return f"{name}-{again + 1}" if again else name
 
 
+def _shade(method: Method, colour: Mapping[Method, int]) -> str:
+    return method.colour if isinstance(method.colour, str) else PALETTE[colour[method]][0]
+
+
 def _chart(chart: Chart, axes: Any, colour: Mapping[Method, int]) -> None:
     x, y = make_axes(chart, (0, 1), (0, 1))
     for series in chart.series:
-        shade = PALETTE[colour[series.method]][0]
+        shade = _shade(series.method, colour)
         xs, ys = [p.x for p in series.points], [p.y for p in series.points]
         if not chart.joined:
             axes.scatter(xs, ys, s=9, color=shade, alpha=0.7, linewidths=0, label=series.method.name)
@@ -117,7 +121,7 @@ def _chart(chart: Chart, axes: Any, colour: Mapping[Method, int]) -> None:
             low, high = ([p.y + sign * (p.std or 0) for p in series.points] for sign in (-1, 1))
             axes.fill_between(xs, low, high, color=shade, alpha=0.15, linewidth=0)
     for method, level in chart.levels:
-        axes.axhline(level.mean, linestyle="--", color=PALETTE[colour[method]][0], label=method.name)
+        axes.axhline(level.mean, linestyle="--", color=_shade(method, colour), label=method.name)
     if not chart.joined:
         axes.plot([x.low, x.high], [x.low, x.high], linewidth=0.6, linestyle=":", color="0.4")
     if x.log:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from trustmix.experiment.tables import MeanStd
-from trustmix.federation import CENTRALIZED, LOCAL_ONLY
 from trustmix.report.load import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
 
 
@@ -50,12 +49,10 @@ def _one_task(study: Study, task: Task) -> str:
         (first, *_) = cells
         return f"{_rounds(study)} of {first.method.name}, with no accuracy known."
     clients = best.runs[0].recipe.clients
-    who = "one informed client" if best.method.rule == CENTRALIZED else f"{_count(clients, 'client')}"
+    who = "one informed client" if best.method.is_reference else f"{_count(clients, 'client')}"
     rival = _rival(cells, best)
-    alone = next((cell.best.mean for cell in cells if cell.method.rule == LOCAL_ONLY and cell is not best), None)
-    trained = (
-        "" if alone is None or (rival and rival.method.rule == LOCAL_ONLY) else f"; alone they reach {_percent(alone)}"
-    )
+    alone = next((cell.best.mean for cell in cells if cell.method.is_local and cell is not best), None)
+    trained = "" if alone is None or (rival and rival.method.is_local) else f"; alone they reach {_percent(alone)}"
     if rival is None:
         return f"{best.method.name} brings {who} to {_percent(best.best.mean)} in {_rounds(study)}{trained}."
     lead = _lead(best, rival)
@@ -81,7 +78,7 @@ def _classes(study: Study) -> str:
 
 def _sizes(study: Study) -> str:
     """From the smallest to the largest sets."""
-    (method, *_) = [method for method in study.methods if method.rule not in (LOCAL_ONLY, CENTRALIZED)] or study.methods
+    (method, *_) = [method for method in study.methods if method.exchanges] or study.methods
     told = []
     for end in (0, -1):
         sizes = {PUBLIC: study.values(PUBLIC)[end], PRIVATE: study.values(PRIVATE)[end]}
@@ -104,7 +101,7 @@ def _wins(study: Study) -> str:
 def _best(cells: Sequence[Cell]) -> Cell | None:
     """The most accurate method that could be used: neither alone nor the reference, if there is another one."""
     known = [cell for cell in cells if cell.best.mean is not None]
-    usable = [cell for cell in known if cell.method.rule not in (LOCAL_ONLY, CENTRALIZED)]
+    usable = [cell for cell in known if cell.method.exchanges]
     return max(usable or known, key=lambda cell: cell.best.mean or 0, default=None)
 
 
@@ -112,8 +109,8 @@ def _rival(cells: Sequence[Cell], best: Cell) -> Cell | None:
     """What the best is compared with: plain averaging, else the next best, else training alone."""
     others = [cell for cell in cells if cell is not best and cell.best.mean is not None]
     averaged = [cell for cell in others if cell.method.rule == "avg"]
-    usable = [cell for cell in others if cell.method.rule not in (LOCAL_ONLY, CENTRALIZED)]
-    alone = [cell for cell in others if cell.method.rule == LOCAL_ONLY]
+    usable = [cell for cell in others if cell.method.exchanges]
+    alone = [cell for cell in others if cell.method.is_local]
     return max(averaged or usable or alone, key=lambda cell: cell.best.mean or 0, default=None)
 
 

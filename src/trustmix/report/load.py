@@ -4,6 +4,7 @@ A task is what clients were given (data, split, public set), a method what was d
 settings that are alike in all runs are in no name. Runs that differ in nothing but their seed are one cell.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,23 +16,13 @@ from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.sweep import read_sweep_recipes
 from trustmix.experiment.tables import MeanStd, format_value, setting_label
-from trustmix.federation import CENTRALIZED, LOCAL_ONLY, History, Round
+from trustmix.federation import METHODS, History, Round, method_label
 
 CLASSES, PRIVATE, PUBLIC = "split.classes_per_client", "split.samples_per_client", "public.samples"
 """The settings that the paper's figures go over."""
 
-NAMES = {
-    "trust": "Trust",
-    "coupling": "Coupling",
-    "most-confident": "most confident",
-    "fedmd": "FedMD",
-    "ds-fl": "DS-FL",
-    "selective-fd": "Selective-FD",
-    "fedavg": "FedAvg",
-    "scaffold": "SCAFFOLD",
-    "feddf": "FedDF",
-}
-"""Rules by the names that a figure calls them, beside those of `tables.label`."""
+COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+"""A colour that a page may show; a summary is not trusted to hold nothing else."""
 
 TASK = ("data", "split", "public", "clients")
 """Settings of the task begin with these; those of the method are all others but the ones left out."""
@@ -52,6 +43,24 @@ class Run:
         """The recipe's settings by dotted name."""
         return _flat(self.recipe.model_dump(mode="json", exclude_none=True))
 
+    @cached_property
+    def _summary(self) -> Mapping[str, Any]:
+        record = RunDirectory(self.folder)
+        return record.summary() if record.finished else {}
+
+    @property
+    def label(self) -> str:
+        """What people call the run's method: from its summary, which also knows rules of the user's own."""
+        return str(self._summary.get("label") or method_label(self.history.rounds[-1].method))
+
+    @property
+    def colour(self) -> int | str | None:
+        """The method's place in the palette, or its own colour if that is one."""
+        rule = self.history.rounds[-1].method
+        known = METHODS.get(rule).colour if rule in METHODS else None
+        found = self._summary.get("colour", known)
+        return found if isinstance(found, int) or (isinstance(found, str) and COLOUR.fullmatch(found)) else None
+
     @property
     def last(self) -> Round:
         """Its last round."""
@@ -64,6 +73,23 @@ class Method:
 
     rule: str
     name: str
+    colour: int | str | None = field(default=None, compare=False)
+    """Its place in the palette, or a colour of its own; a free place if None."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether clients train alone."""
+        return not self.exchanges and not self.is_reference
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether one client has all data with labels."""
+        return self.rule in METHODS and METHODS.get(self.rule).pooled_data
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether anything is exchanged; a rule that this installation does not know does."""
+        return self.rule not in METHODS or METHODS.get(self.rule).exchanges != "nothing"
 
 
 @dataclass(frozen=True)
@@ -125,8 +151,9 @@ class Study:
     @property
     def methods(self) -> list[Method]:
         """The methods: alone first and the reference last, the others as they were given."""
-        place = {LOCAL_ONLY: -1, CENTRALIZED: 1}
-        return sorted(_once(cell.method for cell in self.cells), key=lambda method: place.get(method.rule, 0))
+        return sorted(
+            _once(cell.method for cell in self.cells), key=lambda method: method.is_reference - method.is_local
+        )
 
     def of(self, task: Task) -> list[Cell]:
         """The cells of a task, in the order of the methods."""
@@ -159,7 +186,7 @@ def _run(folder: Path) -> Run:
     history = History(RunDirectory(folder).rounds())
     if not history.rounds:
         raise TrustmixError(f"{folder} holds no finished round; give a run directory with a rounds.jsonl.")
-    return Run(folder, Recipe.load(folder / "recipe.toml"), history)
+    return Run(folder, Recipe.load_stored(folder / "recipe.toml"), history)
 
 
 def _sweep(folder: Path) -> tuple[list[Run], dict[str, str]]:
@@ -188,9 +215,8 @@ def _cells(runs: Sequence[Run]) -> list[Cell]:
     repeated = {place[:2] for place in places if places.count(place) > 1}
     cells: dict[Any, Cell] = {}
     for task, name, place, folder, run in zip(tasks, names, places, folders, runs, strict=True):
-        method = Method(str(run.settings["rule"]) if "rule" in run.settings else "tau", name)
-        if place[:2] in repeated:
-            method = Method(method.rule, folder)
+        rule = str(run.settings["rule"]) if "rule" in run.settings else "tau"
+        method = Method(rule, folder if place[:2] in repeated else name, run.colour)
         key = (place[0], method)
         before = cells[key].runs if key in cells else ()
         cells[key] = Cell(task, method, [*before, run])
@@ -215,7 +241,7 @@ def _is_task(key: str) -> bool:
 
 def _method_name(run: Run, keys: Sequence[str]) -> str:
     rule = run.recipe.model_dump(mode="json")["rule"]
-    name = NAMES.get(rule, setting_label("rule", rule)) if isinstance(rule, str) else setting_label("rule", rule)
+    name = run.label if isinstance(rule, str) else setting_label("rule", rule)
     others = [f"{key.rpartition('.')[2]} {format_value(run.settings[key])}" for key in keys if key in run.settings]
     return ", ".join([name, *others])
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trustmix.experiment.tables import MeanStd
-from trustmix.federation import CENTRALIZED
 from trustmix.report.charts import significant
 from trustmix.report.load import PRIVATE, PUBLIC, Cell, Method, Study
 
@@ -112,7 +111,7 @@ def _is_known(field: TableField) -> bool:
 
 def _largest_accuracy(cells: Sequence[Cell]) -> float | None:
     """The largest accuracy; the reference, whose training needs everything in one place, does not compete."""
-    known = [cell.best.mean for cell in cells if cell.method.rule != CENTRALIZED and cell.best.mean is not None]
+    known = [cell.best.mean for cell in cells if not cell.method.is_reference and cell.best.mean is not None]
     return max(known, default=None)
 
 

@@ -7,7 +7,7 @@ from trustmix.report.figure_views import group_figures
 from trustmix.report.headline import facts, headline
 from trustmix.report.load import Cell, Run, Study
 from trustmix.report.method_tables import overview_table, task_table
-from trustmix.report.palette import assign_colours
+from trustmix.report.palette import assign_colours, study_palette
 from trustmix.report.rendering import PageSection, render
 from trustmix.report.sections import sections
 from trustmix.report.trust_map import trusted
@@ -70,6 +70,7 @@ def render_study_page(study: Study) -> str:
     by_task.append(PageSection("recipe", "The recipe", "recipes.html", recipes))
     return render(
         "study_page.html",
+        palette=study_palette(study.methods),
         headline=headline(study).replace(" %", "\u00a0%"),
         facts=facts(study),
         tasks=[task.name for task in study.tasks],

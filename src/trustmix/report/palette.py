@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from trustmix.federation import CENTRALIZED, LOCAL_ONLY
 from trustmix.report.load import Method
 
 PALETTE = (
@@ -19,25 +18,36 @@ PALETTE = (
 )
 """On light and on dark paper; first those of training alone and of the reference, then those of the paper's rules."""
 
-FIXED = {LOCAL_ONLY: 0, CENTRALIZED: 1, "avg": 2, "uwa": 3, "suwa": 4, "trust": 5, "coupling": 6}
 FREE = 5
-"""From here on colours are given to whoever comes, those first that no method of the study has for its own."""
+"""From here on places are given to methods without one, those first that no method of the study has for its own."""
 
 
 def assign_colours(methods: Sequence[Method]) -> dict[Method, int]:
-    """Each method's place in the palette.
+    """Each method's place in `study_palette`.
 
-    >>> trust, mine = Method("trust", "Trust"), Method("mine", "mine")
+    >>> trust, mine = Method("trust", "Trust", 5), Method("mine", "mine")
     >>> assign_colours([mine, trust]) == {mine: 6, trust: 5}
+    True
+    >>> assign_colours([Method("my.rules:Own", "Own", "#123456")]).popitem()[1] == len(PALETTE)
     True
     """
     found: dict[Method, int] = {}
+    own = _own_colours(methods)
     for method in methods:
-        wanted = FIXED.get(method.rule)
-        if wanted is None or wanted in found.values():
+        wanted = len(PALETTE) + own.index(method.colour) if isinstance(method.colour, str) else method.colour
+        if wanted is None or (wanted in found.values() and wanted < len(PALETTE)):
             free = [place for place in (*range(FREE, len(PALETTE)), *range(2, FREE)) if place not in found.values()]
-            taken = {FIXED[other.rule] for other in methods if other.rule in FIXED}
+            taken = {other.colour for other in methods}
             first = [place for place in free if place not in taken] or free
             wanted = first[0] if first else FREE + len(found) % (len(PALETTE) - FREE)
         found[method] = wanted
     return found
+
+
+def study_palette(methods: Sequence[Method]) -> tuple[tuple[str, str], ...]:
+    """The palette, and behind it the colours that methods of the study brought themselves, on both kinds of paper."""
+    return (*PALETTE, *((colour, colour) for colour in _own_colours(methods)))
+
+
+def _own_colours(methods: Sequence[Method]) -> list[str]:
+    return list(dict.fromkeys(method.colour for method in methods if isinstance(method.colour, str)))

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import accumulate
 
 from trustmix.experiment.tables import MeanStd, format_value
-from trustmix.federation import CENTRALIZED, LOCAL_ONLY, Round
+from trustmix.federation import Round
 from trustmix.report.charts import Chart, Heatmap, Picture, Point, Section, Series, Unit
 from trustmix.report.load import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
 
@@ -71,11 +71,11 @@ def _against_classes(study: Study) -> Section:
     pictures: list[tuple[int | None, Picture]] = []
     for rest, cells in _by_rest(study, CLASSES):
         series = [one for one in _series_over(study, cells, CLASSES, lambda cell: cell.best) if len(one.points) > 1]
-        drawn = [one for one in series if one.method.rule != CENTRALIZED]
+        drawn = [one for one in series if not one.method.is_reference]
         levels = []
         for method in study.methods:
             runs = [run for cell in cells if cell.method == method for run in cell.runs]
-            if method.rule == CENTRALIZED and runs:
+            if method.is_reference and runs:
                 levels.append((method, MeanStd.of(run.history.best_accuracy for run in runs)))
         if drawn:
             title = rest.name or "Best accuracy on all classes"
@@ -90,7 +90,7 @@ def _own_classes(study: Study) -> Section:
     pictures: list[tuple[int | None, Picture]] = []
     for index, task in enumerate(study.tasks):
         cells = study.of(task)
-        alone = next((cell for cell in cells if cell.method.rule == LOCAL_ONLY), None)
+        alone = next((cell for cell in cells if cell.method.is_local), None)
         series = [Series(cell.method, points) for cell in cells if alone and (points := _client_by_client(alone, cell))]
         if series:
             title, y = "Client by client, last round", "in the federation"
@@ -98,14 +98,8 @@ def _own_classes(study: Study) -> Section:
             chart = Chart("own_classes", title, "alone", y, series, "percent", "percent", joined=False, note=note)
             pictures.append((index, chart))
     for rest, cells in _by_rest(study, CLASSES):
-        trained = {
-            str(c.task.settings[CLASSES]): c.last("local_accuracy_mean") for c in cells if c.method.rule == LOCAL_ONLY
-        }
-        others = [
-            c
-            for c in cells
-            if c.method.rule not in (LOCAL_ONLY, CENTRALIZED) and str(c.task.settings[CLASSES]) in trained
-        ]
+        trained = {str(c.task.settings[CLASSES]): c.last("local_accuracy_mean") for c in cells if c.method.is_local}
+        others = [c for c in cells if c.method.exchanges and str(c.task.settings[CLASSES]) in trained]
         series = _series_over(study, others, CLASSES, partial(_gain, trained))
         if any(len(one.points) > 1 for one in series):
             title = rest.name or "Gain on own classes against k"
@@ -117,7 +111,7 @@ def _own_classes(study: Study) -> Section:
 
 def _client_by_client(alone: Cell, cell: Cell) -> list[Point]:
     """Each client's accuracy on its own classes, alone (x) and in the federation (y), of seeds that both have."""
-    if cell.method.rule in (LOCAL_ONLY, CENTRALIZED):
+    if not cell.method.exchanges:
         return []
     before = {(run.recipe.seed, client): x for run in alone.runs for client, x in run.last.local_accuracy.items()}
     several = len(cell.runs) > 1

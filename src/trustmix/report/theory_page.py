@@ -13,8 +13,8 @@ from trustmix.report.rendering import PageSection, render
 from trustmix.theory.analysis import TAUS, Curve
 from trustmix.theory.measurement import read_measurements
 
-ERROR, BIAS, VARIANCE = Method("reference", "error"), Method("avg", "bias²"), Method("uwa", "variance")
-CHI = Method("suwa", "χ")
+ERROR, BIAS = Method("reference", "error", 1), Method("avg", "bias²", 2)
+VARIANCE, CHI = Method("uwa", "variance", 3), Method("suwa", "χ", 4)
 
 
 @dataclass(frozen=True)
