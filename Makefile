@@ -1,4 +1,7 @@
 # Each target sets itself up in .venv and is quick the second time.
+# Bytecode is kept of modules that are imported, from their first import on; compiling all files of all libraries while
+# they are installed would take a minute.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,10 +38,12 @@ $(BIN)/python:
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
+	$(BIN)/python -c "import trustmix.cli.progress, trustmix.experiment.run, trustmix.report"
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable ".[dev]"
+	$(BIN)/python -c "import trustmix.cli.progress, trustmix.experiment.run, trustmix.report"
 	touch $(VENV)/.core $@
 
 $(VENV)/.docs: $(VENV)/.core

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -81,6 +82,14 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
     assert f"Example: trustmix {command}" in result.output
+
+
+def test_help_explains_every_argument() -> None:
+    for name, command in vars(typer.main.get_command(app))["commands"].items():
+        text = " ".join(CliRunner().invoke(app, [name, "--help"]).output.split())
+        for argument in command.params:
+            assert argument.help, f"{name} {argument.name}"
+            assert " ".join(argument.help.split()) in text
 
 
 def test_recipes_lists_the_built_in_ones() -> None:
