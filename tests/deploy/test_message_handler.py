@@ -41,13 +41,13 @@ def test_one_process_per_message_gives_the_states_of_a_process_that_stays(tmp_pa
 def test_a_runs_id_names_no_other_folder(tmp_path: Path, run: str) -> None:
     facts = reply_facts(make_handler("north", tmp_path), "query.hello", {**RUN_INFO.model_dump(), "run": run})
     assert "is not the id of a run" in str(facts["failure"])
-    assert list((tmp_path / "north").iterdir()) == []
+    assert [file.name for file in (tmp_path / "north").iterdir()] == [".lock"]
 
 
 def test_a_description_of_a_run_that_lacks_a_field_is_refused(tmp_path: Path) -> None:
     facts = reply_facts(make_handler("north", tmp_path), "query.hello", {"run": RUN, "classes": "a"})
     assert "the server's description of the run is not valid" in str(facts["failure"])
-    assert list((tmp_path / "north").iterdir()) == []
+    assert [file.name for file in (tmp_path / "north").iterdir()] == [".lock"]
 
 
 def test_an_error_of_a_clients_model_becomes_a_reply(tmp_path: Path) -> None:
