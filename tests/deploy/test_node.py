@@ -1,7 +1,6 @@
-"""A node's own data and model: read, checked, matched with what the server says, or refused in one sentence."""
+"""A node's own data and model: read, matched with the server's description of the run, or refused in one sentence."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 
 from trustmix.cli import app
 from trustmix.deploy.node import NodeConfig, build_node_client, load_node_data
+from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.federation import Public, Request
@@ -19,30 +19,31 @@ TABLE = "age,pressure,diagnosis\n" + "".join(f"{30 + i},{i % 7},{'ill' if i % 3 
 PUBLIC = Public(torch.rand(20, 2), classes=3)
 
 
-def written(folder: Path, text: str, data: str = TABLE) -> NodeConfig:
+def write_node(folder: Path, text: str, data: str = TABLE) -> NodeConfig:
     (folder / "patients.csv").write_text(data)
     (folder / "node.toml").write_text(text)
     return NodeConfig.load(folder / "node.toml")
 
 
-def told(**changes: Any) -> dict[str, Any]:
+def run_info(**changes: object) -> RunInfo:
     recipe = Recipe.load("demo", ["train.first_epochs=1", "model.hidden=[4]"])
-    settings = {
-        "recipe": recipe.client_toml(),
-        "client": "distillation",
-        "classes": ["other", "ill", "healthy"],
-        "mean": [0.0],
-        "std": [1.0],
-        "columns": None,
-    }
-    return {**settings, **changes}
+    info = RunInfo(
+        run="0123456789abcdef",
+        fingerprint=PUBLIC.fingerprint,
+        recipe=recipe.client_toml(),
+        client="distillation",
+        classes=["other", "ill", "healthy"],
+        mean=[0.0],
+        std=[1.0],
+    )
+    return info.model_copy(update=changes)
 
 
 OWN = 'id = "north"\ndata = "patients.csv"\nlabel = "diagnosis"\n'
 
 
 def test_a_node_with_a_table_answers_with_the_servers_classes_and_its_own_model(tmp_path: Path) -> None:
-    client = build_node_client(written(tmp_path, OWN), told(), PUBLIC, tmp_path / "states")
+    client = build_node_client(write_node(tmp_path, OWN), run_info(), PUBLIC, tmp_path / "states")
     assert set(client.private.labels.tolist()) == {1, 2}
     assert len(client.private) + len(client.calibration) == 48
     assert client.test is not None
@@ -54,13 +55,15 @@ def test_a_node_with_a_table_answers_with_the_servers_classes_and_its_own_model(
 
 
 def test_features_are_taken_in_the_servers_order(tmp_path: Path) -> None:
-    client = build_node_client(written(tmp_path, OWN), told(columns=["pressure", "age"]), PUBLIC, tmp_path / "states")
+    client = build_node_client(
+        write_node(tmp_path, OWN), run_info(columns=["pressure", "age"]), PUBLIC, tmp_path / "states"
+    )
     assert float(client.private.inputs[:, 0].max()) <= 6
     assert float(client.private.inputs[:, 1].min()) >= 30
 
 
-def test_accuracy_is_nobodys_business_with_test_0(tmp_path: Path) -> None:
-    client = build_node_client(written(tmp_path, OWN + "test = 0\n"), told(), PUBLIC, tmp_path / "states")
+def test_with_test_0_no_sample_is_kept_to_measure_accuracy(tmp_path: Path) -> None:
+    client = build_node_client(write_node(tmp_path, OWN + "test = 0\n"), run_info(), PUBLIC, tmp_path / "states")
     assert client.test is None
     assert len(client.private) + len(client.calibration) == 60
 
@@ -68,9 +71,9 @@ def test_accuracy_is_nobodys_business_with_test_0(tmp_path: Path) -> None:
 def test_numbers_of_an_npz_file_count_the_servers_classes(tmp_path: Path) -> None:
     x, y = np.random.default_rng(0).random((30, 2), np.float32), np.array([0, 2] * 15)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=y)
-    node = written(tmp_path, 'id = "north"\ndata = "own.npz"\n')
-    assert load_node_data(node).counts() == {"0": 12, "2": 12}
-    client = build_node_client(node, told(), PUBLIC, tmp_path / "states")
+    node = write_node(tmp_path, 'id = "north"\ndata = "own.npz"\n')
+    assert load_node_data(node).class_counts() == {"0": 12, "2": 12}
+    client = build_node_client(node, run_info(), PUBLIC, tmp_path / "states")
     assert set(client.private.labels.tolist()) == {0, 2}
 
 
@@ -80,15 +83,15 @@ def test_a_share_is_the_client_of_the_recipes_own_split(tmp_path: Path) -> None:
     recipe = Recipe.load("demo", ["clients=3", "split.classes_per_client=4", "engine.mode=sequential"])
     experiment = build_federation(recipe)
     local = experiment.clients[2]
-    node = written(tmp_path, "share = 2\n")
+    node = write_node(tmp_path, "share = 2\n")
     ours = build_node_client(
-        node, told(recipe=recipe.client_toml()), experiment.federation.context.public, tmp_path / "states"
+        node, run_info(recipe=recipe.client_toml()), experiment.federation.context.public, tmp_path / "states"
     )
     assert ours.id == local.id == "2"
     assert torch.equal(ours.private.inputs, local.private.inputs)
     assert all(torch.equal(a, b) for a, b in zip(ours.model().parameters(), local.model().parameters(), strict=True))
     with pytest.raises(TrustmixError, match="give another public set than the server's"):
-        build_node_client(node, told(recipe=recipe.client_toml()), PUBLIC, tmp_path / "states")
+        build_node_client(node, run_info(recipe=recipe.client_toml()), PUBLIC, tmp_path / "states")
 
 
 MODEL = "import torch\n\ndef build(shape, classes):\n    return torch.nn.Linear(shape[0], classes)\n"
@@ -97,8 +100,8 @@ MODEL = "import torch\n\ndef build(shape, classes):\n    return torch.nn.Linear(
 def test_a_model_of_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "house_models.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
-    node = written(tmp_path, OWN + 'model = "house_models:build"\n')
-    client = build_node_client(node, told(), PUBLIC, tmp_path / "states")
+    node = write_node(tmp_path, OWN + 'model = "house_models:build"\n')
+    client = build_node_client(node, run_info(), PUBLIC, tmp_path / "states")
     assert isinstance(client.model(), torch.nn.Linear)
 
 
@@ -115,16 +118,16 @@ def test_a_model_of_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(
-    tmp_path: Path, text: str, changes: dict[str, Any], complaint: str
+    tmp_path: Path, text: str, changes: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(TrustmixError, match=complaint):
-        build_node_client(written(tmp_path, text), told(**changes), PUBLIC, tmp_path / "states")
+        build_node_client(write_node(tmp_path, text), run_info(**changes), PUBLIC, tmp_path / "states")
 
 
 def test_a_node_runs_no_function_that_the_server_names(tmp_path: Path) -> None:
     recipe = Recipe.load({"data": {"name": "digits"}, "model": {"source": "os:system"}})
     with pytest.raises(TrustmixError, match="name a model of this node's own"):
-        build_node_client(written(tmp_path, OWN), told(recipe=recipe.client_toml()), PUBLIC, tmp_path / "states")
+        build_node_client(write_node(tmp_path, OWN), run_info(recipe=recipe.client_toml()), PUBLIC, tmp_path / "states")
 
 
 @pytest.mark.parametrize(
@@ -137,13 +140,13 @@ def test_a_node_runs_no_function_that_the_server_names(tmp_path: Path) -> None:
         ("share = [", "is not valid TOML"),
     ],
 )
-def test_a_file_that_is_no_nodes_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_file_that_is_not_a_nodes_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(TrustmixError, match=complaint):
-        written(tmp_path, text)
+        write_node(tmp_path, text)
 
 
-def test_check_tells_classes_and_counts(tmp_path: Path) -> None:
-    written(tmp_path, OWN)
+def test_check_prints_classes_and_counts(tmp_path: Path) -> None:
+    write_node(tmp_path, OWN)
     result = CliRunner().invoke(app, ["check", str(tmp_path / "node.toml")])
     assert result.exit_code == 0, result.output
     assert "48 samples to train on, 12 to test" in result.output
@@ -151,7 +154,7 @@ def test_check_tells_classes_and_counts(tmp_path: Path) -> None:
 
 
 def test_check_refuses_with_exit_code_2(tmp_path: Path) -> None:
-    written(tmp_path, OWN, TABLE + "n/a,3,ill\n")
+    write_node(tmp_path, OWN, TABLE + "n/a,3,ill\n")
     result = CliRunner().invoke(app, ["check", str(tmp_path / "node.toml")])
     assert result.exit_code == 2
     assert 'row 61: "n/a" in column "age" is no number' in result.output.replace("\n", "")

@@ -1,4 +1,4 @@
-"""Keys and the door of a server: real TLS on loopback, and nothing passes but what nodes may ask."""
+"""Keys and the server's reverse proxy: real TLS on loopback, and only nodes' requests are forwarded."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from trustmix.cli import app
 from trustmix.deploy.flower_processes import free_port
 from trustmix.deploy.keys import NodeKeys, ServerKeys, make_keys
-from trustmix.deploy.proxy import LARGEST, run_proxy
+from trustmix.deploy.proxy import MAX_BODY_BYTES, run_proxy
 from trustmix.errors import TrustmixError
 
 
@@ -31,8 +31,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def door(keys: Path) -> Iterator[str]:
-    """A door behind which nobody is."""
+def proxy(keys: Path) -> Iterator[str]:
+    """A proxy without a SuperLink behind it."""
     ports = [free_port(), free_port()]
     with run_proxy("127.0.0.1", ports[0], f"127.0.0.1:{ports[1]}", ServerKeys(keys / "server")) as ready:
         ready.set()
@@ -56,21 +56,21 @@ REFUSED = (
 )
 
 
-def test_what_nodes_ask_passes_and_everything_else_is_not_there(keys: Path, door: str) -> None:
-    assert post(keys, f"{door}/v1/fleet/pull-messages") == 503  # it passed: behind the door nobody answers
+def test_requests_of_nodes_are_forwarded_and_all_others_are_not_found(keys: Path, proxy: str) -> None:
+    assert post(keys, f"{proxy}/v1/fleet/pull-messages") == 503  # forwarded: no SuperLink answers
     for path in REFUSED:
-        assert post(keys, door + path) == 404, path
-    assert post(keys, f"{door}/v1/fleet/push-object", b"x" * (LARGEST + 1)) == 413
+        assert post(keys, proxy + path) == 404, path
+    assert post(keys, f"{proxy}/v1/fleet/push-object", b"x" * (MAX_BODY_BYTES + 1)) == 413
 
 
-def test_a_server_with_another_authoritys_certificate_is_not_believed(keys: Path, door: str, tmp_path: Path) -> None:
+def test_a_server_with_another_authoritys_certificate_is_refused(keys: Path, proxy: str, tmp_path: Path) -> None:
     make_keys(tmp_path / "other", ["trustmix.example.org"], ["north"])
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        post(tmp_path / "other", f"{door}/v1/fleet/pull-messages")
+        post(tmp_path / "other", f"{proxy}/v1/fleet/pull-messages")
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_the_documented_nginx_passes_the_same_and_no_more(keys: Path, tmp_path: Path) -> None:
+def test_the_documented_nginx_forwards_the_same_requests_and_no_more(keys: Path, tmp_path: Path) -> None:
     document = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
     found = re.search(r"```nginx\n(.*?)```", document, re.DOTALL)
     assert found
@@ -85,7 +85,7 @@ def test_the_documented_nginx_passes_the_same_and_no_more(keys: Path, tmp_path: 
             while not (tmp_path / "pid").exists():
                 assert nginx.poll() is None, nginx.stderr and nginx.stderr.read()
                 time.sleep(0.05)
-            assert post(keys, f"https://127.0.0.1:{front}/v1/fleet/pull-messages") == 502  # nobody is behind it
+            assert post(keys, f"https://127.0.0.1:{front}/v1/fleet/pull-messages") == 502  # no SuperLink answers
             for path in REFUSED:
                 assert post(keys, f"https://127.0.0.1:{front}{path}") == 404, path
         finally:
@@ -95,27 +95,27 @@ def test_the_documented_nginx_passes_the_same_and_no_more(keys: Path, tmp_path: 
 TEMPORARY = " ".join(f"{kind}_temp_path temp;" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
 
 
-def test_private_keys_are_their_owners_alone(keys: Path) -> None:
+def test_private_keys_are_readable_by_their_owner_only(keys: Path) -> None:
     for file in (keys / "ca.key", keys / "server" / "server.key", keys / "north" / "node.key"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert sorted(ServerKeys(keys / "server").nodes()) == ["north", "south"]
+    assert sorted(ServerKeys(keys / "server").node_public_keys()) == ["north", "south"]
     assert not (keys / "server" / "ca.key").exists()
 
 
 def test_nodes_are_added_and_keys_never_overwritten(keys: Path) -> None:
-    before = NodeKeys(keys / "north").key.read_bytes()
+    before = NodeKeys(keys / "north").private_key.read_bytes()
     result = CliRunner().invoke(app, ["keys", str(keys), "--nodes", "west"])
     assert result.exit_code == 0, result.output
-    assert "west" in ServerKeys(keys / "server").nodes()
+    assert "west" in ServerKeys(keys / "server").node_public_keys()
     with pytest.raises(TrustmixError, match="exists already"):
         make_keys(keys, [], ["north"])
-    assert NodeKeys(keys / "north").key.read_bytes() == before
+    assert NodeKeys(keys / "north").private_key.read_bytes() == before
 
 
-def test_a_folder_without_keys_and_a_taken_port_are_refused(keys: Path, door: str, tmp_path: Path) -> None:
+def test_a_folder_without_keys_and_a_taken_port_are_refused(keys: Path, proxy: str, tmp_path: Path) -> None:
     with pytest.raises(TrustmixError, match=r"lacks ca\.crt, server\.crt, server\.key, nodes"):
         ServerKeys(tmp_path)
-    port = int(door.rpartition(":")[2])
+    port = int(proxy.rpartition(":")[2])
     with pytest.raises(TrustmixError, match="Could not listen"), run_proxy("127.0.0.1", port, "127.0.0.1:1", None):
         pass
 
@@ -128,9 +128,9 @@ def test_a_folder_without_keys_and_a_taken_port_are_refused(keys: Path, door: st
         (["join", "example.org:9092", "--node", "n.toml", "--insecure"], "--insecure is for loopback only"),
         (["join", "example.org", "--node", "n.toml", "--insecure"], "is no address"),
         (["keys", "k", "--nodes", "a/b"], "is no client id"),
-        (["keys", "k", "--nodes", "a"], "Say by which name"),
+        (["keys", "k", "--nodes", "a"], "Give the name or address"),
         (["serve", "demo", "--insecure", "--set", "rule=alone"], "there is nothing to serve"),
-        (["serve", "demo", "--insecure", "--set", "attack.kind=flip"], "makes liars of simulated clients"),
+        (["serve", "demo", "--insecure", "--set", "attack.kind=flip"], "[attack] is for simulated clients"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(

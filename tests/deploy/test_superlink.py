@@ -1,6 +1,6 @@
 """A deployment as organisations run it: separate processes, TLS and keys, on loopback.
 
-What happens when they are killed is tried by `make drill`, which takes minutes.
+`make drill` kills them and checks what happens; it takes minutes.
 """
 
 import json
@@ -19,7 +19,7 @@ import trustmix as tm
 
 NODES = ["0", "1", "2", "3"]
 SETTINGS = ["clients=4", "rounds=2", "split.classes_per_client=4", "train.public_epochs=1"]
-PATIENCE = 240
+TIMEOUT = 240
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def test_four_nodes_with_keys_get_the_numbers_of_one_machine_and_a_stranger_is_r
     stranger = deployment.join("stranger", 'share = 0\nid = "stranger"\n', other / "stranger")
     for node in NODES:
         deployment.join(node)
-    assert deployment.finish(PATIENCE) == 0, deployment.log("serve")
-    deployment.wait(lambda: stranger.poll() is not None, PATIENCE, "the refusal")
+    assert deployment.finish(TIMEOUT) == 0, deployment.log("serve")
+    deployment.wait(lambda: stranger.poll() is not None, TIMEOUT, "the refusal")
     assert stranger.returncode == 2
     assert "does not let this node in" in deployment.log("stranger")
     ours = deployment.rounds()
@@ -66,7 +66,7 @@ def test_a_node_with_its_own_data_sends_predictions_for_50000_samples_and_100_cl
     try:
         deployment.serve()
         deployment.join("north", 'id = "north"\ndata = "own.npz"\n')
-        assert deployment.finish(PATIENCE) == 0, deployment.log("serve")
+        assert deployment.finish(TIMEOUT) == 0, deployment.log("serve")
     finally:
         deployment.close()
     (line,) = deployment.rounds()

@@ -63,7 +63,7 @@ def serve_command(
     from rich.console import Console
 
     from trustmix.deploy.keys import ServerKeys
-    from trustmix.deploy.serve import serve
+    from trustmix.deploy.server import serve
     from trustmix.experiment.recipe import Recipe
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped ends like Ctrl-C
@@ -92,7 +92,7 @@ def join_command(
     keys: Keys = None,
     insecure: Insecure = False,
 ) -> None:
-    """Take part in a federation with this machine's data and model, until Ctrl-C; a lost link is taken up again.
+    """Take part in a federation with this machine's data and model, until Ctrl-C; a lost connection is restored.
 
     Example: trustmix join trustmix.example.org:9092 --node node.toml --keys keys/north
     """
@@ -101,9 +101,9 @@ def join_command(
 
     from trustmix.deploy.keys import NodeKeys
     from trustmix.deploy.node import NodeConfig
-    from trustmix.deploy.serve import join
+    from trustmix.deploy.supernode import join
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the SuperNode can say goodbye
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the SuperNode deactivates itself at its server
     host, port = _address(server)
     _check_security(host, keys, insecure)
     console = Console(highlight=False, soft_wrap=True)
@@ -132,7 +132,7 @@ def check_command(
         f"Node {found.id}: {len(own.train)} samples to train on, {0 if own.test is None else len(own.test)} to test"
     )
     typer.echo(f"Inputs: {tuple(own.train.inputs.shape[1:])}, {own.train.inputs.dtype}")
-    for name, count in own.counts().items():
+    for name, count in own.class_counts().items():
         typer.echo(f"  {name}: {count}")
     typer.echo("The model takes these inputs and gives one number a class.")
 

@@ -1,5 +1,7 @@
-"""Clients on other machines, over Flower: its SuperLink keeps messages for nodes, its SuperNodes fetch them.
+"""Clients on other machines, over Flower: a SuperLink beside the server keeps messages, SuperNodes fetch them.
 
-Nothing of the algorithm lives here: `flower_engine` is the engine that `Federation` asks, `message_handler` answers
-with the same `step` as on one machine, and both exchange the bytes of `wire`. Only this room imports flwr.
+The algorithm does not live here: `flower_engine` is an engine for `Federation`, `message_handler` calls the same
+`Client.step` as on one machine, and both exchange the bytes of `wire`. `server` and `supernode` are the two sides of a
+run, `flower_app` is the same for Flower's own commands. No other package imports flwr. Within this one, `superlink` is
+the only file that touches flwr's internals; all others use flwr.app, flwr.serverapp and flwr.clientapp.
 """

@@ -1,163 +1,180 @@
-"""The engine that asks clients over a Flower grid: one request a round, answers until the deadline.
+"""The engine whose clients are behind a Flower grid: one request per client and round, replies until the deadline.
 
-Whoever is not connected, does not answer in time or is still busy with an earlier request is left out of the round and
-asked again in the next, with the newest teacher.
+A client that is not connected, does not reply in time or is still busy with an earlier request is left out of the
+round. It gets the request of the next round, with the newest teacher.
 """
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from flwr.app import Context, Message
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import Message
 
-from trustmix.deploy.membership import FORGOTTEN, Membership, in_order
+from trustmix.deploy.membership import UNKNOWN_RUN, Membership, client_sort_key
 from trustmix.deploy.records import pack_request, parse_reply
 from trustmix.federation import Failure, Reply, Request
 
 log = logging.getLogger(__name__)
 
-POLL = 0.5
-"""Seconds between two looks at what has arrived."""
-
-
-LASTING = 3
-"""Deadlines after which a request is void: a client that has not answered it by then may be asked again."""
+POLL_INTERVAL = 0.5
+"""Seconds between two queries for replies."""
+TTL_IN_DEADLINES = 3
+"""The time to live of a request, in deadlines; a client that has not replied by then can be sent another."""
+MIN_TTL = 60.0
+"""The shortest time to live of a request, in seconds."""
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """A request that has not been answered."""
+class _PendingRequest:
+    """A request without a reply."""
 
     client: str
-    since: str
-    """Since when the client's node had been there: a node that has come anew knows nothing of it."""
+    connected_since: str
+    """When the client's node had connected; a node that reconnects has lost the request."""
 
 
 @dataclass
 class FlowerEngine:
-    """Clients behind a grid, as the reception lets them in."""
+    """An engine for clients behind a Flower grid.
 
-    reception: Membership
-    expected: int
-    """Clients to wait for before the first round."""
+    Parameters
+    ----------
+    membership : Membership
+        The clients of the run.
+    expected_clients : int
+        Clients to wait for before the first round.
+    quorum : float
+        Fraction of the clients of a round that must be available before requests are sent.
+    deadline : float, optional
+        Seconds to wait for replies. Without it, a round waits as long as the nodes are connected.
+    """
+
+    membership: Membership
+    expected_clients: int
     quorum: float = 0.5
-    """Part of the asked clients that must be there before they are asked."""
     deadline: float | None = None
-    """Seconds to wait for answers; without it, as long as the nodes are there."""
-    _sent: dict[str, _Sent] = field(default_factory=dict, init=False)
+    _pending: dict[str, _PendingRequest] = field(default_factory=dict, init=False)
+    """Requests without a reply, by message id; those of earlier rounds included."""
 
     @property
     def clients(self) -> Sequence[str]:
         """All clients that ever joined, connected or not, in a fixed order."""
-        return list(self.reception.known)
+        return list(self.membership.clients)
 
-    def gather(self, grace: float, *, begun: bool) -> None:
-        """Wait for the expected clients; of a run that goes on, for a quorum, and `grace` seconds for the others."""
+    def wait_for_clients(self, grace: float, *, resumed: bool) -> None:
+        """Wait until a run can begin or continue.
+
+        Parameters
+        ----------
+        grace : float
+            Seconds that a resumed run waits for its other clients once the quorum is connected.
+        resumed : bool
+            Whether the run has begun before. A new run waits for `expected_clients`, a resumed one for the quorum.
+        """
         known = len(self.clients)
-        needed = self._needed(known) if begun else self.expected
+        needed = self._quorum_size(known) if resumed else self.expected_clients
         log.info("waiting for %d clients", needed)
-        self._wait_for(needed)
+        self.membership.poll_nodes()
+        while len(self._available) < needed:
+            self._poll()
         end = time.monotonic() + grace
-        while begun and len(self.reception.connected) < known and time.monotonic() < end:
-            self._listen()
-        log.info("clients: %s", ", ".join(sorted(self.reception.connected, key=in_order)))
+        while resumed and len(self.membership.connected) < known and time.monotonic() < end:
+            self._poll()
+        log.info("clients: %s", ", ".join(sorted(self.membership.connected, key=client_sort_key)))
 
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
-        """Ask the clients that can be asked and pass on what they answer before the deadline."""
-        self._wait_for(self._needed(len(requests)), requests)
+        """Send the requests to the clients that are available, and yield their replies until the deadline.
+
+        Parameters
+        ----------
+        requests : mapping of client id to Request
+            The request to each client.
+
+        Yields
+        ------
+        Reply or Failure
+            One for each request.
+        """
+        self._wait_for_quorum(requests)
         end = math.inf if self.deadline is None else time.monotonic() + self.deadline
         waiting: dict[str, str] = {}
         for client, request in requests.items():
-            sent = self._ask(client, request)
+            sent = self._send(client, request)
             if isinstance(sent, Failure):
                 yield sent
             else:
                 waiting[sent] = client
         while waiting and time.monotonic() < end:
-            for mark, message in self._listen():
-                client = waiting.pop(mark, "")
+            for message_id, message in self._poll():
+                client = waiting.pop(message_id, "")
                 if client:
-                    yield self._checked(client, requests[client], message)
+                    yield self._parse(client, requests[client], message)
         for client in waiting.values():
             yield Failure(client, f"no answer within {self.deadline:g} s")
 
     def close(self) -> None:
-        """Nothing is held: the grid is its maker's."""
+        """Do nothing: the caller that opened the grid closes it."""
 
-    def _needed(self, asked: int) -> int:
-        return max(1, math.ceil(self.quorum * asked))
+    def _quorum_size(self, clients: int) -> int:
+        return max(1, math.ceil(self.quorum * clients))
 
-    def _wait_for(self, needed: int, among: Mapping[str, Request] | None = None) -> None:
-        """Go on when that many clients can be asked: asking fewer could only fail."""
-        self.reception.look()
-        told = among is None
-        while len(free := self._free if among is None else self._free & set(among)) < needed:
-            if not told:
+    def _wait_for_quorum(self, clients: Collection[str]) -> None:
+        """Wait until a quorum of these clients is available: with fewer, the round could only fail."""
+        needed = self._quorum_size(len(clients))
+        self.membership.poll_nodes()
+        logged = False
+        while len(available := self._available & set(clients)) < needed:
+            if not logged:
                 log.info(
-                    "waiting: of %d clients %d can be asked, the quorum is %d", len(among or []), len(free), needed
+                    "waiting: %d of %d clients are available, the quorum is %d", len(available), len(clients), needed
                 )
-                told = True
-            self._listen()
+                logged = True
+            self._poll()
 
     @property
-    def _free(self) -> set[str]:
-        """Connected clients that are not busy with a request they did not answer in time."""
-        return self.reception.connected - {sent.client for sent in self._sent.values()}
+    def _available(self) -> set[str]:
+        """Connected clients without a pending request of an earlier round."""
+        return self.membership.connected - {pending.client for pending in self._pending.values()}
 
-    def _ask(self, client: str, request: Request) -> str | Failure:
-        """Send a request; its mark, or why it cannot be sent."""
-        if client not in self.reception.connected:
+    def _send(self, client: str, request: Request) -> str | Failure:
+        """Send a request; its message id, or the reason why it was not sent."""
+        if client not in self.membership.connected:
             return Failure(client, "not connected", sent=False)
-        if client not in self._free:
+        if client not in self._available:
             return Failure(client, "still busy with an earlier round", sent=False)
-        content = pack_request(self.reception.welcome.run, request)
-        lasting = None if self.deadline is None else max(LASTING * self.deadline, 60.0)
-        mark = self.reception.send(client, content, str(request.round), lasting)
-        if mark is None:
+        content = pack_request(self.membership.run_info.run, request)
+        ttl = None if self.deadline is None else max(TTL_IN_DEADLINES * self.deadline, MIN_TTL)
+        message_id = self.membership.send(client, content, str(request.round), ttl)
+        if message_id is None:
             return Failure(client, "the request could not be sent", sent=False)
-        self._sent[mark] = _Sent(client, self.reception.since(client))
-        return mark
+        self._pending[message_id] = _PendingRequest(client, self.membership.connected_since(client))
+        return message_id
 
-    def _checked(self, client: str, request: Request, message: Message | None) -> Reply | Failure:
-        """A client's answer; one that has lost what it was told is introduced again."""
+    def _parse(self, client: str, request: Request, message: Message | None) -> Reply | Failure:
+        """A client's reply; a client that has lost its folder is reset."""
         if message is None:
-            return Failure(client, "its link was lost and taken up again; the request went with it")
-        answer = parse_reply(client, request, message)
-        if isinstance(answer, Failure) and answer.reason == FORGOTTEN:
-            self.reception.forget(client)
-        return answer
+            return Failure(client, "its node reconnected and had lost the request")
+        reply = parse_reply(client, request, message)
+        if isinstance(reply, Failure) and reply.reason == UNKNOWN_RUN:
+            self.membership.reset(client)
+        return reply
 
-    def _listen(self) -> list[tuple[str, Message | None]]:
-        """The answers that have arrived, None for those that never will; introductions go on by the way."""
-        time.sleep(POLL)
-        self.reception.look()
-        marks = {*self._sent, *self.reception.introductions}
-        found: list[tuple[str, Message | None]] = []
-        for message in self.reception.grid.pull_messages(marks) if marks else []:
-            mark = message.metadata.reply_to_message_id
-            if mark in self.reception.introductions:
-                self.reception.hear(message)
-            elif self._sent.pop(mark, None):
-                found.append((mark, message))
-        for mark, sent in list(self._sent.items()):
-            if self.reception.since(sent.client) not in ("", sent.since):
-                del self._sent[mark]
-                found.append((mark, None))
-        return found
-
-
-def server_app(serve: Callable[[Grid, dict[str, Any]], None]) -> ServerApp:
-    """The ServerApp for a SuperLink that starts one process a run; its run configuration says what to do."""
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        logging.basicConfig(format="%(message)s")
-        logging.getLogger("trustmix").setLevel(logging.INFO)
-        serve(grid, dict(context.run_config))
-
-    return app
+    def _poll(self) -> list[tuple[str, Message | None]]:
+        """Replies that have arrived, by message id, None for those that never will; handshakes are continued."""
+        time.sleep(POLL_INTERVAL)
+        self.membership.poll_nodes()
+        message_ids = {*self._pending, *self.membership.handshakes}
+        replies: list[tuple[str, Message | None]] = []
+        for message in self.membership.grid.pull_messages(message_ids) if message_ids else []:
+            message_id = message.metadata.reply_to_message_id
+            if message_id in self.membership.handshakes:
+                self.membership.handle_reply(message)
+            elif self._pending.pop(message_id, None):
+                replies.append((message_id, message))
+        for message_id, pending in list(self._pending.items()):
+            if self.membership.connected_since(pending.client) not in ("", pending.connected_since):
+                del self._pending[message_id]
+                replies.append((message_id, None))
+        return replies

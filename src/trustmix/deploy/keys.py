@@ -1,7 +1,7 @@
-"""Keys of a deployment: an authority of one's own, the server's certificate, and a key pair for every node.
+"""Keys of a deployment: a certificate authority of its own, the server's certificate, and a key pair for every node.
 
-Nodes know the server by its certificate, which the authority has signed; the server knows a node by the public key it
-was given for that node's id. Private keys are written readable by their owner alone.
+Nodes authenticate the server by its certificate, which the authority has signed. The server authenticates a node by
+the public key that is registered for the node's id. Private keys are readable by their owner only.
 """
 
 import datetime
@@ -19,22 +19,33 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from trustmix.errors import TrustmixError
 
-DAYS = 825
-"""How long certificates are good for."""
+VALIDITY_DAYS = 825
+"""Days for which certificates are valid."""
 
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """The folder of the server: the authority's certificate, its own, its key, and the public keys of all nodes."""
+    """The server's folder: the authority's certificate, its own, its key, and the public keys of all nodes.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder `server` that `make_keys` made.
+
+    Raises
+    ------
+    TrustmixError
+        If a file is missing.
+    """
 
     folder: Path
 
     def __post_init__(self) -> None:
-        _check_files(self.folder, ["ca.crt", "server.crt", "server.key", "nodes"])
+        _validate_files(self.folder, ["ca.crt", "server.crt", "server.key", "nodes"])
 
     @property
-    def authority(self) -> Path:
-        """The certificate that nodes trust."""
+    def ca_certificate(self) -> Path:
+        """The authority's certificate, which nodes trust."""
         return self.folder / "ca.crt"
 
     @property
@@ -43,61 +54,97 @@ class ServerKeys:
         return self.folder / "server.crt"
 
     @property
-    def key(self) -> Path:
+    def private_key(self) -> Path:
         """The server's private key."""
         return self.folder / "server.key"
 
-    def nodes(self) -> dict[str, bytes]:
-        """The public key of each node, by the node's id."""
+    def node_public_keys(self) -> dict[str, bytes]:
+        """The public key of each node in OpenSSH's format, by the node's id."""
         return {file.stem: file.read_bytes() for file in sorted((self.folder / "nodes").glob("*.pub"))}
 
 
 @dataclass(frozen=True)
 class NodeKeys:
-    """The folder of a node: the authority's certificate and its own private key."""
+    """A node's folder: the authority's certificate and its own private key.
+
+    Parameters
+    ----------
+    folder : Path
+        A node's folder that `make_keys` made.
+
+    Raises
+    ------
+    TrustmixError
+        If a file is missing.
+    """
 
     folder: Path
 
     def __post_init__(self) -> None:
-        _check_files(self.folder, ["ca.crt", "node.key"])
+        _validate_files(self.folder, ["ca.crt", "node.key"])
 
     @property
-    def authority(self) -> Path:
-        """The certificate by which the server is known."""
+    def ca_certificate(self) -> Path:
+        """The authority's certificate, which has signed the server's."""
         return self.folder / "ca.crt"
 
     @property
-    def key(self) -> Path:
+    def private_key(self) -> Path:
         """The node's private key."""
         return self.folder / "node.key"
 
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> None:
-    """Make what a deployment needs, or add nodes to it.
+    """Make the keys of a deployment, or add nodes to it; existing files are never changed.
 
-    The authority's own key and the folders for server and nodes appear under `folder`; what is there stays as it is.
+    Parameters
+    ----------
+    folder : Path
+        Gets the authority's key, the folder `server` and one folder for each node.
+    hosts : sequence of str
+        Names or addresses by which nodes reach the server; needed the first time only.
+    nodes : sequence of str
+        Client ids of the new nodes.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no host, a node has a key already, or a file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "keys"
+    >>> make_keys(folder, ["trustmix.example.org"], ["north"])
+    >>> list(ServerKeys(folder / "server").node_public_keys())
+    ['north']
     """
-    server = folder / "server"
     if not (folder / "ca.key").exists():
-        if not hosts:
-            raise TrustmixError("Say by which name or address nodes reach the server: --host trustmix.example.org.")
-        authority_key, server_key = generate_private_key(SECP384R1()), generate_private_key(SECP384R1())
-        authority = _certificate("trustmix authority", authority_key, None, [])
-        _write(folder / "ca.key", _private(authority_key))
-        _write(folder / "ca.crt", _pem(authority))
-        names = list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
-        certificate = _certificate(hosts[0], server_key, (authority, authority_key), names)
-        _write(server / "server.key", _private(server_key))
-        _write(server / "server.crt", _pem(certificate))
-        _write(server / "ca.crt", _pem(authority))
+        _make_authority(folder, hosts)
+    server = folder / "server"
     for node in nodes:
         if (folder / node).exists():
             raise TrustmixError(f"{folder / node} exists already; keys are never overwritten.")
         key = generate_private_key(SECP384R1())
-        _write(folder / node / "node.key", _private(key, ssh=True))
+        _write(folder / node / "node.key", _private_pem(key, ssh=True))
         _write(folder / node / "ca.crt", (folder / "ca.crt").read_bytes())
-        _write(server / "nodes" / f"{node}.pub", _public(key))
+        _write(server / "nodes" / f"{node}.pub", _public_openssh(key))
     (server / "nodes").mkdir(exist_ok=True)
+
+
+def _make_authority(folder: Path, hosts: Sequence[str]) -> None:
+    """Make the authority and the server's certificate."""
+    if not hosts:
+        raise TrustmixError("Give the name or address by which nodes reach the server: --host trustmix.example.org.")
+    ca_key, server_key = generate_private_key(SECP384R1()), generate_private_key(SECP384R1())
+    ca = _certificate("trustmix authority", ca_key, None, [])
+    names = list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
+    certificate = _certificate(hosts[0], server_key, (ca, ca_key), names)
+    _write(folder / "ca.key", _private_pem(ca_key))
+    _write(folder / "ca.crt", _certificate_pem(ca))
+    _write(folder / "server" / "server.key", _private_pem(server_key))
+    _write(folder / "server" / "server.crt", _certificate_pem(certificate))
+    _write(folder / "server" / "ca.crt", _certificate_pem(ca))
 
 
 def _certificate(
@@ -106,7 +153,7 @@ def _certificate(
     issuer: tuple[x509.Certificate, EllipticCurvePrivateKey] | None,
     hosts: Sequence[str],
 ) -> x509.Certificate:
-    """A certificate for the key: signed by itself where there is no issuer, an authority's then."""
+    """The certificate of a key; without an issuer, the self-signed one of an authority."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     now = datetime.datetime.now(datetime.UTC)
     public = key.public_key()
@@ -119,19 +166,19 @@ def _certificate(
         .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=10))
-        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .not_valid_after(now + datetime.timedelta(days=VALIDITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=0 if issuer is None else None), True)
-        .add_extension(_usage(authority=issuer is None), True)
+        .add_extension(_key_usage(authority=issuer is None), True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_public), False)
     )
     if hosts:
-        builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), False)
+        builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), False)
         builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
     return builder.sign(signer, hashes.SHA384())
 
 
-def _usage(*, authority: bool) -> x509.KeyUsage:
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not authority,
         key_cert_sign=authority,
@@ -145,29 +192,29 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
     )
 
 
-def _host(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
 
 
-def _private(key: EllipticCurvePrivateKey, *, ssh: bool = False) -> bytes:
-    """A private key as text: PKCS 8 for TLS, OpenSSH's form for a node, which is what Flower reads."""
+def _private_pem(key: EllipticCurvePrivateKey, *, ssh: bool = False) -> bytes:
+    """A private key as text: PKCS 8 for TLS, OpenSSH's format for a node, since Flower reads that."""
     form = PrivateFormat.OpenSSH if ssh else PrivateFormat.PKCS8
     return key.private_bytes(Encoding.PEM, form, NoEncryption())
 
 
-def _public(key: EllipticCurvePrivateKey) -> bytes:
+def _public_openssh(key: EllipticCurvePrivateKey) -> bytes:
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def _certificate_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.PEM)
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Write a file that is not there yet; for its owner's eyes alone."""
+    """Write a new file that only its owner can read."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -177,7 +224,7 @@ def _write(file: Path, data: bytes) -> None:
         stream.write(data)
 
 
-def _check_files(folder: Path, names: Sequence[str]) -> None:
+def _validate_files(folder: Path, names: Sequence[str]) -> None:
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise TrustmixError(f"{folder} lacks {', '.join(missing)}; `trustmix keys` makes such a folder.")

@@ -1,6 +1,7 @@
-"""How a node becomes a client of a run: greeted when it appears, asked who it is, given the public set if it lacks it.
+"""Which clients take part in a run, and how a node becomes one: a handshake of one or two messages.
 
-All of that happens while a round goes on, so nobody waits for a node that comes late or comes back.
+The first message describes the run; the node replies with its client id. The second carries the public set and is sent
+only if the node lacks it. Handshakes go on while a round goes on, so no round waits for a node that joins late.
 """
 
 import logging
@@ -8,164 +9,243 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from trustmix import storage
-from trustmix.deploy.records import error_reason, pack_record, unpack_record
+from trustmix.deploy.records import MAX_REASON, error_reason, pack_record, unpack_record
+from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 
 log = logging.getLogger(__name__)
 
-LOOK = 2.0
-"""Seconds between two looks at which nodes are there."""
-FORGOTTEN = "it does not know this run"
-"""What a client answers whose folder was lost."""
+NODE_POLL_INTERVAL = 2.0
+"""Seconds between two queries for the connected nodes."""
+UNKNOWN_RUN = "it does not know this run"
+"""The failure of a client whose folder was lost; its node gets another handshake."""
 
 
 @dataclass(frozen=True)
-class RunInfo:
-    """What every node is told when it joins."""
+class _Node:
+    """A connected node, as the SuperLink describes it."""
 
-    run: str
-    """The run's own mark; clients keep their state by it."""
-    settings: dict[str, Any]
-    """What a client needs to know to take part, JSON-able."""
-    fingerprint: str
-    """Of the public set."""
-    public: bytes
-    """The public set as a message."""
+    name: str
+    """The client id for which the node's key is registered; "" without keys."""
+    activated_at: str
 
 
 @dataclass(frozen=True)
-class _Introduction:
-    """A node that has not finished joining, and the message it has yet to answer."""
+class _Handshake:
+    """A message of a handshake that the node has not answered yet."""
 
     node: int
     step: str
+    """Either "hello" (the description of the run) or "public" (the public set)."""
 
 
 @dataclass
 class Membership:
-    """Who is there. `register` is the file that names all clients that ever joined, for a run that goes on."""
+    """The clients of a run, connected or not, and the nodes that are about to join.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's connection to the nodes.
+    run_info : RunInfo
+        The description of the run for nodes that join.
+    public_set : bytes
+        The public set as a message of `wire`.
+    file : Path
+        The JSON file that lists all clients that ever joined; a resumed run reads it.
+    """
 
     grid: Grid
-    welcome: RunInfo
-    register: Path
-    known: list[str] = field(default_factory=list, init=False)
+    run_info: RunInfo
+    public_set: bytes
+    file: Path
+    clients: list[str] = field(default_factory=list, init=False)
     """All clients that ever joined, connected or not, in a fixed order."""
-    introductions: dict[str, _Introduction] = field(default_factory=dict, init=False)
-    """What was sent to nodes that are joining, by the message's mark."""
-    _nodes: dict[int, NodeInfo] = field(default_factory=dict, init=False)
+    handshakes: dict[str, _Handshake] = field(default_factory=dict, init=False)
+    """Messages to nodes that are joining, by message id."""
+    _nodes: dict[int, _Node] = field(default_factory=dict, init=False)
     _node_of: dict[str, int] = field(default_factory=dict, init=False)
-    _met: dict[int, str] = field(default_factory=dict, init=False)
-    """When each node was activated that was sent a handshake; a later activation is a new attempt to join."""
-    _looked: float = field(default=-math.inf, init=False)
+    _contacted: dict[int, str] = field(default_factory=dict, init=False)
+    """When each node with a handshake was activated; a later activation is a new attempt to join."""
+    _last_poll: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
-        if self.register.exists():
-            self.known = list(storage.read_json(self.register))
+        if self.file.exists():
+            self.clients = list(storage.read_json(self.file))
 
     @property
     def connected(self) -> set[str]:
-        """The clients whose nodes are there now."""
+        """The clients whose nodes are connected now."""
         return {client for client, node in self._node_of.items() if node in self._nodes}
 
-    def since(self, client: str) -> str:
-        """Since when a client's node has been there; "" if it is not."""
-        node = self._nodes.get(self._node_of.get(client, 0))
-        return "" if node is None else str(node.last_activated_at)
+    def connected_since(self, client: str) -> str:
+        """When a client's node connected.
 
-    def look(self) -> None:
-        """See which nodes are there, and greet those that are new."""
-        if time.monotonic() - self._looked < LOOK:
+        Parameters
+        ----------
+        client : str
+            The client id.
+
+        Returns
+        -------
+        str
+            The time as text, or "" for a client that is not connected.
+        """
+        node = self._nodes.get(self._node_of.get(client, 0))
+        return "" if node is None else node.activated_at
+
+    def poll_nodes(self) -> None:
+        """Query the connected nodes, and begin a handshake with those that are new."""
+        if time.monotonic() - self._last_poll < NODE_POLL_INTERVAL:
             return
-        self._looked = time.monotonic()
-        self._nodes = {node.node_id: node for node in self.grid.get_nodes()}
+        self._last_poll = time.monotonic()
+        self._nodes = {node.node_id: _Node(node.name, node.last_activated_at) for node in self.grid.get_nodes()}
         joined = set(self._node_of.values())
         for node, info in self._nodes.items():
-            if node not in joined and self._met.get(node) != info.last_activated_at:
-                self._greet(node)
+            if node not in joined and self._contacted.get(node) != info.activated_at:
+                self._begin_handshake(node)
 
-    def hear(self, message: Message) -> None:
-        """Take one step on with a node that is joining."""
-        introduction = self.introductions.pop(message.metadata.reply_to_message_id)
+    def handle_reply(self, message: Message) -> None:
+        """Continue or end a handshake.
+
+        Parameters
+        ----------
+        message : Message
+            The reply to a message in `handshakes`.
+        """
+        handshake = self.handshakes.pop(message.metadata.reply_to_message_id)
         try:
-            if message.has_error():
-                raise TrustmixError(error_reason(message))
-            facts, _ = unpack_record(message.content)
-            if "failure" in facts:
-                raise TrustmixError(str(facts["failure"])[:500])
-            client = str(facts.get("client", ""))
-            self._check_identity(client, introduction.node)
-            if facts.get("public") is True:
-                self._join(client, introduction.node)
-            elif introduction.step == "hello":
-                content = pack_record({"run": self.welcome.run}, self.welcome.public)
-                self._introduce(_Introduction(introduction.node, "public"), content)
-            else:
-                raise TrustmixError("it has no public set although it was sent one")
+            self._continue_handshake(handshake, message)
         except TrustmixError as error:
             log.info("a node cannot join: %s", error)
 
-    def send(self, client: str, content: RecordDict, group: str, lasting: float | None) -> str | None:
-        """Send a request to a connected client, good for some seconds; its mark, or None if that fails."""
-        return self._send(self._node_of[client], content, "train", group, lasting)
+    def send(self, client: str, content: RecordDict, group: str, ttl: float | None) -> str | None:
+        """Send a request to a connected client.
 
-    def forget(self, client: str) -> None:
-        """Introduce a client's node once more."""
-        self._met.pop(self._node_of.pop(client), None)
+        Parameters
+        ----------
+        client : str
+            The client id.
+        content : RecordDict
+            The content of the message.
+        group : str
+            Flower's group of the message: the round.
+        ttl : float, optional
+            Seconds after which the request is void.
 
-    def _send(self, node: int, content: RecordDict, kind: str, group: str, lasting: float | None = None) -> str | None:
-        message = Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=lasting)
-        sent = list(self.grid.push_messages([message]))
-        return sent[0] if sent and sent[0] else None
+        Returns
+        -------
+        str or None
+            The message id, or None if Flower did not accept the message.
+        """
+        return self._send(self._node_of[client], content, "train", group, ttl)
 
-    def _greet(self, node: int) -> None:
-        """Begin a handshake; an earlier one with the same node is void."""
-        self.introductions = {mark: entry for mark, entry in self.introductions.items() if entry.node != node}
-        facts = {"run": self.welcome.run, "fingerprint": self.welcome.fingerprint, **self.welcome.settings}
-        self._met[node] = self._nodes[node].last_activated_at
-        self._introduce(_Introduction(node, "hello"), pack_record(facts))
+    def reset(self, client: str) -> None:
+        """Disconnect a client, so that its node gets another handshake.
 
-    def _introduce(self, introduction: _Introduction, content: RecordDict) -> None:
-        """Send a message of a handshake; one that Flower does not take begins again at the next look."""
-        mark = self._send(introduction.node, content, f"query.{introduction.step}", introduction.step)
-        if mark is None:
-            self._met.pop(introduction.node, None)
+        Parameters
+        ----------
+        client : str
+            The client id.
+        """
+        self._contacted.pop(self._node_of.pop(client), None)
+
+    def _begin_handshake(self, node: int) -> None:
+        """Send the description of the run; an earlier handshake with the same node is void."""
+        self.handshakes = {key: handshake for key, handshake in self.handshakes.items() if handshake.node != node}
+        self._contacted[node] = self._nodes[node].activated_at
+        self._send_handshake(_Handshake(node, "hello"), pack_record(self.run_info.model_dump()))
+
+    def _continue_handshake(self, handshake: _Handshake, message: Message) -> None:
+        """Add the client of a node that has the public set; send the public set to a node that lacks it."""
+        if message.has_error():
+            raise TrustmixError(error_reason(message))
+        facts, _ = unpack_record(message.content)
+        if "failure" in facts:
+            raise TrustmixError(str(facts["failure"])[:MAX_REASON])
+        client = str(facts.get("client", ""))
+        self._validate_identity(client, handshake.node)
+        if facts.get("public") is True:
+            self._add_client(client, handshake.node)
+        elif handshake.step == "hello":
+            content = pack_record({"run": self.run_info.run}, self.public_set)
+            self._send_handshake(_Handshake(handshake.node, "public"), content)
         else:
-            self.introductions[mark] = introduction
+            raise TrustmixError("it has no public set although it was sent one")
 
-    def _check_identity(self, client: str, node: int) -> None:
-        """A client is who its key says; without keys, who it says itself."""
+    def _send_handshake(self, handshake: _Handshake, content: RecordDict) -> None:
+        """Send a message of a handshake; if Flower does not accept it, the next poll begins the handshake again."""
+        message_id = self._send(handshake.node, content, f"query.{handshake.step}", handshake.step)
+        if message_id is None:
+            self._contacted.pop(handshake.node, None)
+        else:
+            self.handshakes[message_id] = handshake
+
+    def _send(self, node: int, content: RecordDict, kind: str, group: str, ttl: float | None = None) -> str | None:
+        message = Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=ttl)
+        message_ids = list(self.grid.push_messages([message]))
+        return message_ids[0] if message_ids and message_ids[0] else None
+
+    def _validate_identity(self, client: str, node: int) -> None:
+        """Refuse a client id other than that of the node's key; without keys, any valid id is accepted."""
         validate_client_id(client)
         name = self._nodes[node].name if node in self._nodes else ""
         if name and name != client:
-            raise TrustmixError(f'it says it is client "{client}", but its key is registered for "{name}"')
+            raise TrustmixError(f'it claims to be client "{client}", but its key is registered for client "{name}"')
 
-    def _join(self, client: str, node: int) -> None:
+    def _add_client(self, client: str, node: int) -> None:
         self._node_of[client] = node
-        log.info("client %s %s", client, "is back" if client in self.known else "has joined")
-        if client not in self.known:
-            self.known = sorted([*self.known, client], key=in_order)
-            storage.write_json(self.register, self.known)
+        log.info("client %s %s", client, "is back" if client in self.clients else "has joined")
+        if client not in self.clients:
+            self.clients = sorted([*self.clients, client], key=client_sort_key)
+            storage.write_json(self.file, self.clients)
 
 
-def in_order(client: str) -> tuple[bool, int, str]:
-    """Clients named by numbers come first, by size; others by name.
+def client_sort_key(client: str) -> tuple[bool, int, str]:
+    """Sorts ids that are numbers first, by value, and then the others, by name.
 
-    >>> sorted(["10", "north", "9"], key=in_order)
+    Parameters
+    ----------
+    client : str
+        The client id.
+
+    Returns
+    -------
+    tuple of (bool, int, str)
+
+    Examples
+    --------
+    >>> sorted(["10", "north", "9"], key=client_sort_key)
     ['9', '10', 'north']
     """
     return (False, int(client), "") if client.isdecimal() and client.isascii() else (True, 0, client)
 
 
 def validate_client_id(client: str) -> str:
-    """A client's id becomes a name of files and of columns: letters, digits and . - _ only, and not too long.
+    """Refuse an id that cannot be the name of a file or a column.
 
+    Parameters
+    ----------
+    client : str
+        At most 64 letters, digits and . - _, beginning with a letter or digit.
+
+    Returns
+    -------
+    str
+        The id.
+
+    Raises
+    ------
+    TrustmixError
+        If the id has another form.
+
+    Examples
+    --------
     >>> validate_client_id("north-2")
     'north-2'
     """

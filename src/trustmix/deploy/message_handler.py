@@ -1,120 +1,131 @@
-"""A node's side: the messages of a run, answered by the same `Client.step` as everywhere.
+"""A node's side of a run: messages of the server, answered by the same `Client.step` as on one machine.
 
-What a node must remember lies in its own folder, by run: the settings, the public set and the client's states. A
-process that answers one message and ends, and one that stays, therefore answer the same.
+The run's description, the public set and the client's states lie in the node's own folder, by run. A process that
+handles one message and ends, and one that stays, therefore give the same replies.
 """
 
-import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Message, RecordDict
 
 from trustmix import storage
-from trustmix.deploy.membership import FORGOTTEN, validate_client_id
+from trustmix.deploy.membership import UNKNOWN_RUN, validate_client_id
 from trustmix.deploy.records import pack_record, pack_reply, parse_request, unpack_record
+from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.federation import Client, Public
 from trustmix.wire import decode_public_set
 
 log = logging.getLogger(__name__)
 
-Build: TypeAlias = Callable[[dict[str, Any], Public, Path], Client]
-"""Makes the client of a run from the settings, the public set and the folder where its states lie."""
+ClientBuilder: TypeAlias = Callable[[RunInfo, Public, Path], Client]
+"""Builds the client of a run from the run's description, the public set and the folder of the client's states."""
 
 
 @dataclass
 class MessageHandler:
-    """Where a node's messages are answered, one at a time."""
+    """Answers the messages to a node, one at a time.
 
-    id: str
+    Parameters
+    ----------
+    client_id : str
+        The node's client id.
+    folder : Path
+        Where the node keeps its state between messages.
+    build_client : ClientBuilder
+        Builds the node's client when a run needs it.
+
+    Raises
+    ------
+    TrustmixError
+        If the client id is not valid.
+    """
+
+    client_id: str
     folder: Path
-    build: Build
+    build_client: ClientBuilder
     _clients: dict[str, Client] = field(default_factory=dict, init=False, repr=False)
+    """The client in memory, by run; at most one."""
 
     def __post_init__(self) -> None:
-        validate_client_id(self.id)
+        validate_client_id(self.client_id)
 
-    def answer(self, message: Message) -> Message:
-        """The reply to a message; whatever goes wrong is told in it."""
+    def handle(self, message: Message) -> Message:
+        """The reply to a message. An error becomes a reply with the reason.
+
+        Parameters
+        ----------
+        message : Message
+            A message of the server.
+
+        Returns
+        -------
+        Message
+        """
         kind = message.metadata.message_type
         try:
             with storage.lock_directory(self.folder, wait=True):
                 facts, payload = unpack_record(message.content)
-                content = self._answer(kind, facts, payload)
-        except Exception as error:  # a client may run anybody's model
+                content = self._dispatch(kind, facts, payload)
+        except Exception as error:  # the node's own model may raise anything
             log.info("%s: %s", kind, error)
             log.debug("%s failed", kind, exc_info=True)
             reason = str(error) if isinstance(error, TrustmixError) else f"{type(error).__name__}: {error}"
-            content = pack_record({"client": self.id, "failure": reason})
+            content = pack_record({"client": self.client_id, "failure": reason})
         return Message(content, reply_to=message)
 
-    def _answer(self, kind: str, facts: dict[str, Any], payload: bytes | None) -> RecordDict:
-        place = self._place(str(facts.get("run")))
+    def _dispatch(self, kind: str, facts: Mapping[str, object], payload: bytes | None) -> RecordDict:
+        folder = self._run_folder(str(facts.get("run")))
         if kind == "query.hello":
-            return self._hello(place, facts)
+            return self._handle_run_info(folder, RunInfo.from_json(facts))
         if kind == "query.public":
-            return self._public(place, payload or b"")
+            return self._handle_public_set(folder, payload or b"")
         if kind == "train":
             request = parse_request(facts, payload)
             log.info("round %d", request.round)
-            return pack_reply(self._client(place).step(request))
-        raise TrustmixError(f'there is no answer to a message of the kind "{kind[:40]}"')
+            return pack_reply(self._load_client(folder).step(request))
+        raise TrustmixError(f'messages of the kind "{kind[:40]}" are not known')
 
-    def _place(self, run: str) -> Path:
-        """The run's own folder; its mark comes from outside and names a folder, so it may be nothing but a mark."""
+    def _run_folder(self, run: str) -> Path:
+        """The folder of a run; only a well-formed id, which comes from the server, names one."""
         if not re.fullmatch(r"[0-9a-f]{16}", run):
-            raise TrustmixError(f'"{run[:40]}" is not the mark of a run')
+            raise TrustmixError(f'"{run[:40]}" is not the id of a run')
         return self.folder / run
 
-    def _hello(self, place: Path, facts: dict[str, Any]) -> RecordDict:
-        """Take in the settings; where the public set is here already, build the client, so that a mismatch is told."""
-        storage.write_json(place / "settings.json", facts)
-        there = (place / "public.message").exists()
-        if there:
-            self._clients.pop(place.name, None)
-            self._client(place)
-        return pack_record({"client": self.id, "public": there})
+    def _handle_run_info(self, folder: Path, run_info: RunInfo) -> RecordDict:
+        """Keep the run's description; with a public set, build the client, so that a mismatch is reported now."""
+        storage.write_json(folder / "settings.json", run_info.model_dump(exclude_none=True))
+        has_public_set = (folder / "public.message").exists()
+        if has_public_set:
+            self._clients.pop(folder.name, None)
+            self._load_client(folder)
+        return pack_record({"client": self.client_id, "public": has_public_set})
 
-    def _public(self, place: Path, payload: bytes) -> RecordDict:
-        """Take in the public set, if it is the one that was announced."""
-        settings = self._settings(place)
-        decode_public_set(payload, str(settings["fingerprint"]))
-        storage.write_bytes(place / "public.message", payload)
-        self._client(place)
-        return pack_record({"client": self.id, "public": True})
+    def _handle_public_set(self, folder: Path, payload: bytes) -> RecordDict:
+        """Keep the public set, if it has the fingerprint in the run's description."""
+        decode_public_set(payload, self._read_run_info(folder).fingerprint)
+        storage.write_bytes(folder / "public.message", payload)
+        self._load_client(folder)
+        return pack_record({"client": self.client_id, "public": True})
 
-    def _settings(self, place: Path) -> dict[str, Any]:
-        file = place / "settings.json"
+    def _read_run_info(self, folder: Path) -> RunInfo:
+        file = folder / "settings.json"
         if not file.exists():
-            raise TrustmixError(FORGOTTEN)
-        return dict(json.loads(storage.read_bytes(file)))
+            raise TrustmixError(UNKNOWN_RUN)
+        return RunInfo.from_json(storage.read_json(file))
 
-    def _client(self, place: Path) -> Client:
-        """The client of a run: as it is in memory, or from its folder."""
-        if place.name not in self._clients:
-            settings = self._settings(place)
-            if not (place / "public.message").exists():
-                raise TrustmixError(FORGOTTEN)
-            inputs = decode_public_set(storage.read_bytes(place / "public.message"), str(settings["fingerprint"]))
-            public = Public(inputs, len(settings["classes"]))
-            self._clients = {place.name: self.build(settings, public, place / "states")}
-        return self._clients[place.name]
-
-
-def client_app(desk_of: Callable[[dict[str, Any]], MessageHandler]) -> ClientApp:
-    """The ClientApp for a SuperNode that starts one process a message; its node configuration says whose desk it is."""
-    app = ClientApp()
-
-    def answer(message: Message, context: Context) -> Message:
-        return desk_of(dict(context.node_config)).answer(message)
-
-    app.train()(answer)
-    app.query("hello")(answer)
-    app.query("public")(answer)
-    return app
+    def _load_client(self, folder: Path) -> Client:
+        """The client of a run, from memory or from its folder."""
+        if folder.name not in self._clients:
+            run_info = self._read_run_info(folder)
+            if not (folder / "public.message").exists():
+                raise TrustmixError(UNKNOWN_RUN)
+            inputs = decode_public_set(storage.read_bytes(folder / "public.message"), run_info.fingerprint)
+            public = Public(inputs, len(run_info.classes))
+            self._clients = {folder.name: self.build_client(run_info, public, folder / "states")}
+        return self._clients[folder.name]

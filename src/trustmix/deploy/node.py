@@ -5,12 +5,12 @@
     label = "diagnosis"             # and further settings of that kind of data
     model = "my_package.models:build"
 
-What the server says decides how to train and what the classes are; what to run and what to read is the node's alone.
+The server's recipe decides how to train and what the classes are. What to read and what code to run is decided by the
+node's file alone.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -20,6 +20,7 @@ from trustmix.data import Dataset, Labelled, from_arrays, load, stratified_holdo
 from trustmix.data.labels import split_off_test
 from trustmix.data.loading import read_npz
 from trustmix.data.tables import kind_of
+from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment import toml_settings as toml
 from trustmix.experiment.build import build_client, model_factories, probe_inputs, validate_privacy
@@ -32,7 +33,32 @@ from trustmix.models import ModelFactory, validate_model
 
 
 class NodeConfig(BaseModel):
-    """What a node's file says; settings that are not named here are those of the kind of data."""
+    """The settings of a node's file; further settings are those of the kind of data.
+
+    Parameters
+    ----------
+    id : str
+        The client id.
+    share : int, optional
+        For trying out: the client of the recipe's own split with this number, instead of data.
+    data : str, optional
+        A table, an npz file or a folder of images, beside the node's file.
+    source : str, optional
+        A function "package.module:function" that returns the data.
+    model : str or dict, optional
+        A built-in model, "package.module:function", or a table with `name` or `source` and options.
+    test : float
+        Fraction of the data kept to measure accuracy; 0 measures nothing.
+    device : str
+        cpu, cuda or mps.
+    folder : Path
+        The folder of the node's file.
+
+    Examples
+    --------
+    >>> NodeConfig(id="north", data="patients.csv", label="diagnosis").state_folder.name
+    'north-state'
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -40,13 +66,13 @@ class NodeConfig(BaseModel):
     share: int | None = Field(None, ge=0, description="for trying out: this share of the recipe's own split")
     data: str | None = Field(None, description="a table, an npz file or a folder of images, beside the node's file")
     source: str | None = Field(None, description="package.module:function of your own that returns the data")
-    model: str | dict[str, Any] | None = Field(None, description="a built-in model, or package.module:function")
+    model: str | dict[str, object] | None = Field(None, description="a built-in model, or package.module:function")
     test: float = Field(0.2, ge=0, lt=1, description="part of the data kept to measure accuracy; 0 measures nothing")
     device: str = Field("cpu", description="where to train: cpu, cuda or mps")
-    folder: Path = Field(Path(), exclude=True, description="where the file lies")
+    folder: Path = Field(Path(), exclude=True, description="the folder of the file")
 
     @model_validator(mode="after")
-    def _one_of(self) -> "NodeConfig":
+    def _validate_data(self) -> "NodeConfig":
         given = [name for name in ("share", "data", "source") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"give one of share, data and source (given: {', '.join(given) or 'none'})")
@@ -58,7 +84,22 @@ class NodeConfig(BaseModel):
 
     @classmethod
     def load(cls, file: str | Path) -> "NodeConfig":
-        """The node of a file."""
+        """Read a node's file.
+
+        Parameters
+        ----------
+        file : str or Path
+            The path of the file.
+
+        Returns
+        -------
+        NodeConfig
+
+        Raises
+        ------
+        TrustmixError
+            If the file is missing or not valid.
+        """
         path = Path(file).expanduser()
         if not path.is_file():
             raise TrustmixError(f"There is no file {path}; it must be a node's TOML file.")
@@ -71,101 +112,171 @@ class NodeConfig(BaseModel):
             raise TrustmixError(f"{path}: {format_validation_error(error, list(cls.model_fields))}") from error
 
     @property
-    def state(self) -> Path:
-        """Where the node keeps what it must remember between rounds."""
+    def state_folder(self) -> Path:
+        """Where the node keeps its state between rounds."""
         return self.folder / f"{self.id}-state"
 
 
 @dataclass(frozen=True)
 class NodeData:
-    """A node's own data: training and test samples, and the names of its classes."""
+    """A node's own data.
+
+    Parameters
+    ----------
+    train : Labelled
+        Training samples.
+    test : Labelled, optional
+        Test samples.
+    class_names : list of str
+        The names of the classes, in the order of the labels.
+    names_are_indices : bool
+        Whether the names are indices into the server's list of classes.
+    """
 
     train: Labelled
     test: Labelled | None
-    names: list[str]
-    indexed: bool = False
-    """Whether the names are only numbers, which count the server's classes."""
+    class_names: list[str]
+    names_are_indices: bool = False
 
-    def counts(self) -> dict[str, int]:
-        """Training samples of each class."""
-        found = torch.bincount(self.train.labels, minlength=len(self.names)).tolist()
-        return dict(zip(self.names, found, strict=True))
+    def class_counts(self) -> dict[str, int]:
+        """The number of training samples of each class."""
+        counts = torch.bincount(self.train.labels, minlength=len(self.class_names)).tolist()
+        return dict(zip(self.class_names, counts, strict=True))
 
-    def among(self, classes: list[str]) -> "NodeData":
-        """The same data with the labels that the classes of all nodes give."""
-        known = {str(index) if self.indexed else name: index for index, name in enumerate(classes)}
-        unknown = [name for name in self.names if name not in known]
+    def relabel(self, class_names: list[str]) -> "NodeData":
+        """The same samples with labels that index the server's classes.
+
+        Parameters
+        ----------
+        class_names : list of str
+            The names of all classes of all nodes.
+
+        Returns
+        -------
+        NodeData
+
+        Raises
+        ------
+        TrustmixError
+            If the node has a class that is not in the list.
+
+        Examples
+        --------
+        >>> data = NodeData(Labelled(torch.zeros(2, 1), torch.tensor([0, 1])), None, ["ill", "healthy"])
+        >>> data.relabel(["healthy", "ill"]).train.labels.tolist()
+        [1, 0]
+        """
+        known = {str(index) if self.names_are_indices else name: index for index, name in enumerate(class_names)}
+        unknown = [name for name in self.class_names if name not in known]
         if unknown:
             raise TrustmixError(
                 f'This node has the class "{unknown[0]}", which the server does not know; its classes are '
-                f"{', '.join(classes[:30])}."
+                f"{', '.join(class_names[:30])}."
             )
-        new = torch.tensor([known[name] for name in self.names])
+        new = torch.tensor([known[name] for name in self.class_names])
         test = None if self.test is None else Labelled(self.test.inputs, new[self.test.labels])
-        return NodeData(Labelled(self.train.inputs, new[self.train.labels]), test, classes)
+        return NodeData(Labelled(self.train.inputs, new[self.train.labels]), test, class_names)
 
 
 def load_node_data(node: NodeConfig) -> NodeData:
-    """A node's data, read and checked."""
+    """Read and validate a node's data.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        A node with `data` or `source`.
+
+    Returns
+    -------
+    NodeData
+
+    Raises
+    ------
+    TrustmixError
+        If the data are missing or not valid.
+    """
     options = dict(node.model_extra or {})
     if node.test and node.source is None:
         options["test"] = node.test
     if node.source is not None:
-        found = load(source=node.source, **options)
-        return NodeData(found.train, found.test if node.test else None, list(found.class_names))
-    place = node.folder / str(node.data)
-    if not place.exists():
-        raise TrustmixError(f"There is no {place}; data names a file or folder beside the node's file.")
-    if place.suffix == ".npz":
+        dataset = load(source=node.source, **options)
+        return NodeData(dataset.train, dataset.test if node.test else None, list(dataset.class_names))
+    path = node.folder / str(node.data)
+    if not path.exists():
+        raise TrustmixError(f"There is no {path}; data names a file or folder beside the node's file.")
+    if path.suffix == ".npz":
         if node.model_extra:
             raise TrustmixError(
-                f'An npz file has no setting "{next(iter(node.model_extra))}"; see the file of this node.'
+                f'An npz file has no setting "{next(iter(node.model_extra))}"; remove it from the node\'s file.'
             )
-        return _arrays(place, node.test)
-    kind = "images" if place.is_dir() else "text" if "text" in options else "table"
-    if kind != "images" and not kind_of(place):
+        return _load_npz(path, node.test)
+    kind = "images" if path.is_dir() else "text" if "text" in options else "table"
+    if kind != "images" and not kind_of(path):
         raise TrustmixError(
-            f"{place} is no data a node can read: it must be a table, an npz file or a folder of images."
+            f"{path} is no data a node can read: it must be a table, an npz file or a folder of images."
         )
-    dataset = load(kind, path=place, **options)
+    dataset = load(kind, path=path, **options)
     return NodeData(
-        _whole(dataset) if not node.test else dataset.train,
+        _all_samples(dataset) if not node.test else dataset.train,
         dataset.test if node.test else None,
         list(dataset.class_names),
     )
 
 
-def _whole(dataset: Dataset) -> Labelled:
+def _all_samples(dataset: Dataset) -> Labelled:
     """Training and test samples together."""
     parts = (dataset.train, dataset.test)
     return Labelled(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
 
 
-def _arrays(place: Path, test: float) -> NodeData:
-    """The data of an npz file; of the numbers that are its labels, only those that occur count as its classes."""
-    arrays = read_npz(place)
+def _load_npz(path: Path, test: float) -> NodeData:
+    """The data of an npz file; only labels that occur in y_train count as the node's classes."""
+    arrays = read_npz(path)
     for name in ("x_train", "y_train"):
         if name not in arrays:
-            raise TrustmixError(f"{place} lacks {name}; it has {', '.join(sorted(arrays)) or 'nothing'}.")
-    named = "classes" in arrays
+            raise TrustmixError(f"{path} lacks {name}; it has {', '.join(sorted(arrays)) or 'nothing'}.")
+    has_names = "classes" in arrays
     present = sorted({int(label) for label in arrays["y_train"]})
-    again = {label: index for index, label in enumerate(present)}
-    names = [str(arrays["classes"][label]) if named else str(label) for label in present]
-    labels = [again[int(label)] for label in arrays["y_train"]]
+    new_label = {label: index for index, label in enumerate(present)}
+    names = [str(arrays["classes"][label]) if has_names else str(label) for label in present]
+    labels = [new_label[int(label)] for label in arrays["y_train"]]
     parts = {"x_train": arrays["x_train"], "y_train": labels, "classes": names}
     tests = {"x_test": arrays["x_train"], "y_test": labels}
     if "x_test" in arrays and "y_test" in arrays:
-        tests = {"x_test": arrays["x_test"], "y_test": [again.get(int(label), -1) for label in arrays["y_test"]]}
-    dataset = from_arrays(place.stem, {**parts, **tests})
+        tests = {"x_test": arrays["x_test"], "y_test": [new_label.get(int(label), -1) for label in arrays["y_test"]]}
+    dataset = from_arrays(path.stem, {**parts, **tests})
     train, held_out = dataset.train, dataset.test
     if "x_test" not in arrays and test:
-        train, held_out = split_off_test(train, len(names), test, place.name)
+        train, held_out = split_off_test(train, len(names), test, path.name)
     known = held_out.labels >= 0
-    return NodeData(train, held_out[known] if test and bool(known.any()) else None, names, indexed=not named)
+    test_part = held_out[known] if test and bool(known.any()) else None
+    return NodeData(train, test_part, names, names_are_indices=not has_names)
 
 
 def node_model(node: NodeConfig, recipe: Recipe | None) -> ModelConfig:
-    """The node's own model; without one, the server's, if it is built in: a node runs no code the server names."""
+    """The node's own model; without one, the recipe's, if it is built in.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The node's settings.
+    recipe : Recipe, optional
+        The server's recipe, if it is known.
+
+    Returns
+    -------
+    ModelConfig
+
+    Raises
+    ------
+    TrustmixError
+        If the recipe's model is a function: a node runs no code that the server names.
+
+    Examples
+    --------
+    >>> node_model(NodeConfig(id="north", data="patients.csv", model="my_package:build"), None).source
+    'my_package:build'
+    """
     if node.model is not None:
         fields = node.model if isinstance(node.model, dict) else {"source" if ":" in node.model else "name": node.model}
         try:
@@ -178,77 +289,125 @@ def node_model(node: NodeConfig, recipe: Recipe | None) -> ModelConfig:
     return first
 
 
-def build_node_client(node: NodeConfig, settings: dict[str, Any], public: Public, folder: Path) -> Client:
-    """The client of a run, from the node's file and what the server said."""
-    recipe = Recipe.load(toml.parse(str(settings["recipe"]), "the server's recipe"))
-    client = (
-        _share(node, recipe, settings, public, folder)
-        if node.share is not None
-        else _own(node, recipe, settings, public, folder)
-    )
+def build_node_client(node: NodeConfig, run_info: RunInfo, public: Public, folder: Path) -> Client:
+    """The client of a run, from the node's file and the server's description of the run.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The node's settings.
+    run_info : RunInfo
+        The server's description of the run.
+    public : Public
+        The public set.
+    folder : Path
+        Where the client keeps its states.
+
+    Returns
+    -------
+    Client
+
+    Raises
+    ------
+    TrustmixError
+        If the node's data or model do not fit the run.
+    """
+    recipe = Recipe.load(toml.parse(run_info.recipe, "the server's recipe"))
+    if node.share is not None:
+        client = _build_shared_client(node, node.share, recipe, run_info, public, folder)
+    else:
+        client = _build_own_client(node, recipe, run_info, public, folder)
     client.to_device(DeviceConfig(node.device), keep=True)
     return client
 
 
-def _share(node: NodeConfig, recipe: Recipe, settings: dict[str, Any], public: Public, folder: Path) -> Client:
-    """A share of the recipe's own split: the same client as on one machine."""
-    number = int(node.share or 0)
+def _build_shared_client(
+    node: NodeConfig, share: int, recipe: Recipe, run_info: RunInfo, public: Public, folder: Path
+) -> Client:
+    """A client of the recipe's own split: the same as on one machine."""
     data = load_data(recipe)
-    shared, shares = split_data(recipe, data)
-    if number >= len(shares):
-        raise TrustmixError(f"share is {number}, but the recipe splits its data among {len(shares)} clients, from 0.")
-    if Public(shared.inputs, data.classes).fingerprint != public.fingerprint:
+    samples, shares = split_data(recipe, data)
+    if share >= len(shares):
+        raise TrustmixError(f"share is {share}, but the recipe splits its data among {len(shares)} clients, from 0.")
+    if Public(samples.inputs, data.classes).fingerprint != public.fingerprint:
         raise TrustmixError("The data here give another public set than the server's; is it the same data set?")
-    model = model_factories(recipe, data)[number]
-    test, kind = select_test_set(recipe, data), str(settings["client"])
-    return build_client(recipe, node.id, model, shares[number], public, test, folder, kind=kind)
+    model = model_factories(recipe, data)[share]
+    test, kind = select_test_set(recipe, data), run_info.client
+    return build_client(recipe, node.id, model, shares[share], public, test, folder, kind=kind)
 
 
-def _own(node: NodeConfig, recipe: Recipe, settings: dict[str, Any], public: Public, folder: Path) -> Client:
+def _build_own_client(node: NodeConfig, recipe: Recipe, run_info: RunInfo, public: Public, folder: Path) -> Client:
     """A client with the node's own data and model."""
-    columns = settings.get("columns")
-    if columns and node.data is not None and kind_of(Path(node.data)) and "columns" not in (node.model_extra or {}):
-        node = node.model_copy(update={"columns": columns})
-    own = load_node_data(node).among([str(name) for name in settings["classes"]])
-    wide = tuple(public.inputs.shape[1:])
-    inputs = own.train.inputs
-    if inputs.ndim == 2 and public.inputs.dtype == inputs.dtype and not inputs.dtype.is_floating_point:
-        own = NodeData(_padded(own.train, wide[0]), own.test and _padded(own.test, wide[0]), own.names)
-    if tuple(own.train.inputs.shape[1:]) != wide or own.train.inputs.dtype != public.inputs.dtype:
-        raise TrustmixError(
-            f"Inputs here are {tuple(inputs.shape[1:])} ({inputs.dtype}), those of the public set {wide} "
-            f"({public.inputs.dtype}); they must be alike."
-        )
-    scale = (tuple(settings["mean"]), tuple(settings["std"])) if inputs.dtype == torch.uint8 else None
-    wanted = node_model(node, recipe)
-    model = ModelFactory(
-        wanted.name, wanted.source, wanted.model_extra or {}, wide, len(own.names), scale, recipe.seed, node.id
-    )
+    own = _match_inputs(_load_columns(node, run_info).relabel(run_info.classes), public)
+    scale = (tuple(run_info.mean), tuple(run_info.std)) if own.train.inputs.dtype == torch.uint8 else None
+    config = node_model(node, recipe)
+    shape = tuple(public.inputs.shape[1:])
+    options = config.model_extra or {}
+    classes = len(own.class_names)
+    model = ModelFactory(config.name, config.source, options, shape, classes, scale, recipe.seed, node.id)
     validate_model(model, probe_inputs(own.train.inputs))
     share = (own.train, own.train)
     if recipe.holds_out:
         train_part, held_out = stratified_holdout(own.train.labels, recipe.density.holdout, recipe.seed, node.id)
         share = (own.train[train_part], own.train[held_out])
-    kind = str(settings["client"])
+    kind = run_info.client
     client = build_client(recipe, node.id, model, share, public, own.test, folder, simulated=False, kind=kind)
     validate_privacy(recipe, own.train.inputs, [client])
     return client
 
 
-def _padded(part: Labelled, width: int) -> Labelled:
-    """Texts cut or padded to the width of the public ones."""
-    inputs = part.inputs[:, :width]
-    return Labelled(pad(inputs, (0, width - inputs.shape[1]), value=-1), part.labels)
+def _load_columns(node: NodeConfig, run_info: RunInfo) -> NodeData:
+    """The node's data; a table without `columns` gets the server's, in the server's order."""
+    is_table = node.data is not None and bool(kind_of(Path(node.data)))
+    if run_info.columns and is_table and "columns" not in (node.model_extra or {}):
+        node = node.model_copy(update={"columns": run_info.columns})
+    return load_node_data(node)
+
+
+def _match_inputs(own: NodeData, public: Public) -> NodeData:
+    """The node's data with texts as long as the public ones; inputs of another shape or type are refused."""
+    shape, dtype = tuple(public.inputs.shape[1:]), public.inputs.dtype
+    inputs = own.train.inputs
+    if inputs.ndim == 2 and inputs.dtype == dtype and not dtype.is_floating_point:
+        own = NodeData(_pad_tokens(own.train, shape[0]), own.test and _pad_tokens(own.test, shape[0]), own.class_names)
+    if tuple(own.train.inputs.shape[1:]) != shape or own.train.inputs.dtype != dtype:
+        raise TrustmixError(
+            f"Inputs here are {tuple(inputs.shape[1:])} ({inputs.dtype}), those of the public set {shape} ({dtype}); "
+            "they must be alike."
+        )
+    return own
+
+
+def _pad_tokens(samples: Labelled, width: int) -> Labelled:
+    """Token sequences cut or padded to a width."""
+    inputs = samples.inputs[:, :width]
+    return Labelled(pad(inputs, (0, width - inputs.shape[1]), value=-1), samples.labels)
 
 
 def check_node(node: NodeConfig) -> NodeData:
-    """Read the node's data, build its model and try it once, before it joins; gives the data."""
+    """Read the node's data, build its model and run the model on a few samples, before the node joins.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The node's settings.
+
+    Returns
+    -------
+    NodeData
+        The node's data.
+
+    Raises
+    ------
+    TrustmixError
+        If the data are not valid or the model does not take them.
+    """
     own = load_node_data(node)
     images = own.train.inputs.dtype == torch.uint8
     channels = own.train.inputs.shape[1] if own.train.inputs.ndim == 4 else 1
     scale = ((0.5,) * channels, (0.25,) * channels) if images else None
-    wanted = node_model(node, None)
-    shape = tuple(own.train.inputs.shape[1:])
-    factory = ModelFactory(wanted.name, wanted.source, wanted.model_extra or {}, shape, max(2, len(own.names)), scale)
-    validate_model(factory, probe_inputs(own.train.inputs))
+    config = node_model(node, None)
+    shape, classes = tuple(own.train.inputs.shape[1:]), max(2, len(own.class_names))
+    model = ModelFactory(config.name, config.source, config.model_extra or {}, shape, classes, scale)
+    validate_model(model, probe_inputs(own.train.inputs))
     return own

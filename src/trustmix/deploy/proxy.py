@@ -1,8 +1,8 @@
-"""The door of a server: what nodes need passes to the SuperLink behind it, everything else is turned away.
+"""The server's reverse proxy: forwards the requests of nodes to the SuperLink and refuses all others.
 
-In Flower 1.41 the interfaces for nodes, for operators and for apps share one port, and the operators' one knows no
-password: whoever reaches it can register a key or start a run. So the SuperLink listens on loopback, and only this
-door, which knows the nodes' few requests, listens where others can reach it.
+In Flower 1.41 the interfaces for nodes, for operators and for apps share one port, and the operators' one needs no
+password: every host that reaches it can register a key or start a run. So the SuperLink listens on loopback, and only
+this proxy, which knows the few requests of nodes, listens on the server's address.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from starlette.routing import Route
 from trustmix.deploy.keys import ServerKeys
 from trustmix.errors import TrustmixError
 
-NODES = (
+NODE_ROUTES = (
     "activate-node",
     "deactivate-node",
     "send-node-heartbeat",
@@ -34,88 +34,132 @@ NODES = (
     "pull-object",
     "confirm-message-received",
 )
-"""What a node with a registered key asks for."""
+"""Requests of a node with a registered key."""
 UNAUTHENTICATED_ROUTES = ("register-node", "unregister-node")
-"""What a node without a key needs in addition."""
-LARGEST = 32 * 2**20
-"""Bytes of a request: Flower cuts payloads into chunks of five megabytes."""
+"""Further requests of a node without a key."""
+MAX_BODY_BYTES = 32 * 2**20
+"""The largest request: Flower cuts payloads into chunks of five megabytes."""
+HOP_HEADERS = ("content-length", "content-encoding", "transfer-encoding", "connection", "server", "date")
+"""Headers of a response that belong to one connection only."""
+UPSTREAM_TIMEOUT = 60.0
+"""Seconds that the SuperLink may take for a response."""
 
 
 @contextmanager
-def run_proxy(host: str, port: int, behind: str, keys: ServerKeys | None) -> Iterator[threading.Event]:
-    """Listen on the address and pass nodes' requests on to the SuperLink at `behind`, until the block ends.
+def run_proxy(host: str, port: int, upstream: str, keys: ServerKeys | None) -> Iterator[threading.Event]:
+    """Forward nodes' requests to the SuperLink until the block ends.
 
-    Nodes wait outside until the event is set: a SuperLink that does not know their keys yet would refuse them.
+    Parameters
+    ----------
+    host, port : str, int
+        The address to listen on.
+    upstream : str
+        The SuperLink's address, HOST:PORT.
+    keys : ServerKeys, optional
+        The server's keys; without them there is no TLS.
+
+    Yields
+    ------
+    threading.Event
+        Requests are forwarded while it is set. Before, nodes are asked to try again later: a SuperLink that does not
+        know their keys yet would refuse them.
+
+    Raises
+    ------
+    TrustmixError
+        If the address cannot be listened on.
     """
-    door = Proxy(behind, keys)
+    proxy = Proxy(upstream, keys)
     config = uvicorn.Config(
-        Starlette(routes=[Route("/v1/fleet/{action}", door.pass_on, methods=["POST"])]),
+        Starlette(routes=[Route("/v1/fleet/{action}", proxy.forward, methods=["POST"])]),
         host=host,
         port=port,
         log_level="critical",
         ws="none",
         access_log=False,
         ssl_certfile=None if keys is None else str(keys.certificate),
-        ssl_keyfile=None if keys is None else str(keys.key),
+        ssl_keyfile=None if keys is None else str(keys.private_key),
     )
     server = uvicorn.Server(config)
-    failed: list[BaseException] = []
-
-    def serve() -> None:
-        try:
-            server.run()
-        except BaseException as error:  # noqa: BLE001 - uvicorn ends its thread by SystemExit when the port is taken
-            failed.append(error)
-
-    thread = threading.Thread(target=serve, name="gate", daemon=True)
-    thread.start()
-    while not server.started:
-        if failed or not thread.is_alive():
-            reason = "is the port in use, or the address another's?"
-            if failed and not isinstance(failed[0], SystemExit):
-                reason = str(failed[0])
-            raise TrustmixError(f"Could not listen on {host}:{port}: {reason}")
-        time.sleep(0.05)
+    thread = _start(server, f"{host}:{port}")
     try:
-        yield door.ready
+        yield proxy.ready
     finally:
         server.should_exit = True
         thread.join(5)
 
 
-class Proxy:
-    """Passes on what nodes may ask."""
+def _start(server: uvicorn.Server, address: str) -> threading.Thread:
+    """Run the server in a thread, and wait until it listens."""
+    errors: list[BaseException] = []
 
-    def __init__(self, behind: str, keys: ServerKeys | None) -> None:
-        self._allowed = NODES if keys is not None else NODES + UNAUTHENTICATED_ROUTES
-        self._base = f"{'http' if keys is None else 'https'}://{behind}/v1/fleet/"
-        self._verify = False if keys is None else ssl.create_default_context(cafile=str(keys.authority))
+    def run() -> None:
+        try:
+            server.run()
+        except BaseException as error:  # noqa: BLE001 - uvicorn ends its thread by SystemExit when the port is taken
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="proxy", daemon=True)
+    thread.start()
+    while not server.started:
+        if errors or not thread.is_alive():
+            reason = "is the port in use, or the address another host's?"
+            if errors and not isinstance(errors[0], SystemExit):
+                reason = str(errors[0])
+            raise TrustmixError(f"Could not listen on {address}: {reason}")
+        time.sleep(0.05)
+    return thread
+
+
+class Proxy:
+    """Forwards the requests that nodes may send.
+
+    Parameters
+    ----------
+    upstream : str
+        The SuperLink's address, HOST:PORT.
+    keys : ServerKeys, optional
+        The server's keys; without them there is no TLS.
+    """
+
+    def __init__(self, upstream: str, keys: ServerKeys | None) -> None:
+        self._routes = NODE_ROUTES if keys is not None else NODE_ROUTES + UNAUTHENTICATED_ROUTES
+        self._base = f"{'http' if keys is None else 'https'}://{upstream}/v1/fleet/"
+        self._verify = False if keys is None else ssl.create_default_context(cafile=str(keys.ca_certificate))
         self._client: httpx.AsyncClient | None = None
         self.ready = threading.Event()
 
-    async def pass_on(self, request: Request) -> Response:
-        """The SuperLink's response, or a refusal."""
+    async def forward(self, request: Request) -> Response:
+        """Forward a request.
+
+        Parameters
+        ----------
+        request : Request
+            A request of HTTP.
+
+        Returns
+        -------
+        Response
+            The SuperLink's response, 404 for a request that nodes do not send, 413 for one that is too large, or 503
+            while the SuperLink is not ready.
+        """
         action = request.path_params["action"]
-        if action not in self._allowed:
+        if action not in self._routes:
             return Response(status_code=404)
         body = bytearray()
         async for part in request.stream():
             body += part
-            if len(body) > LARGEST:
+            if len(body) > MAX_BODY_BYTES:
                 return Response(status_code=413)
         if self._client is None:
-            self._client = httpx.AsyncClient(verify=self._verify, timeout=60)
+            self._client = httpx.AsyncClient(verify=self._verify, timeout=UPSTREAM_TIMEOUT)
         headers = {key: value for key, value in request.headers.items() if key not in ("host", "content-length")}
         try:
             if not self.ready.is_set():
-                raise httpx.ConnectError("not yet")
-            found = await self._client.post(self._base + action, content=bytes(body), headers=headers)
+                raise httpx.ConnectError("not ready")
+            response = await self._client.post(self._base + action, content=bytes(body), headers=headers)
         except httpx.HTTPError:
             await asyncio.sleep(0.2)
             return Response(status_code=503)  # a node tries again
-        kept = {key: value for key, value in found.headers.items() if key not in DROPPED}
-        return Response(found.content, found.status_code, kept)
-
-
-DROPPED = ("content-length", "content-encoding", "transfer-encoding", "connection", "server", "date")
-"""Headers that belong to one hop only."""
+        kept = {key: value for key, value in response.headers.items() if key not in HOP_HEADERS}
+        return Response(response.content, response.status_code, kept)

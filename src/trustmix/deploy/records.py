@@ -1,12 +1,12 @@
-"""Requests and replies as Flower's records: a few plain values, and the bytes of `wire` as they are.
+"""Requests and replies as Flower's records: a few JSON values, and the bytes of `wire` unchanged.
 
 A payload travels as one array of bytes, which Flower cuts into chunks; nothing in it is ever unpickled. Types are
 checked here. The server checks ranges (`federation.reply_validation`) and the payload where it is decoded.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -16,26 +16,57 @@ from trustmix.federation import Failure, Reply, Request
 FACTS, PAYLOAD = "facts", "payload"
 FIGURES = ("accuracy", "local_accuracy", "epsilon", "epsilon_round", "nll", "ece")
 """Numbers of a reply, each of which may be absent."""
+MAX_REASON = 500
+"""Characters of a client's error text that are kept."""
 
 
-def pack_record(facts: dict[str, Any], payload: bytes | None = None) -> RecordDict:
-    """Facts (JSON-able; None is left out) and a payload as the content of a message.
+def pack_record(facts: Mapping[str, object], payload: bytes | None = None) -> RecordDict:
+    """The content of a message.
 
+    Parameters
+    ----------
+    facts : mapping of str to JSON values
+        Values that are None are left out.
+    payload : bytes, optional
+        A message of `wire`.
+
+    Returns
+    -------
+    RecordDict
+
+    Examples
+    --------
     >>> facts, payload = unpack_record(pack_record({"round": 3, "accuracy": None}, b"bytes"))
     >>> facts, payload
     ({'round': 3}, b'bytes')
     """
-    told = {key: value for key, value in facts.items() if value is not None}
-    content = RecordDict({FACTS: ConfigRecord({"json": json.dumps(told)})})
+    present = {key: value for key, value in facts.items() if value is not None}
+    content = RecordDict({FACTS: ConfigRecord({"json": json.dumps(present)})})
     if payload is not None:
         content[PAYLOAD] = ArrayRecord({PAYLOAD: Array("uint8", (len(payload),), "bytes", payload)})
     return content
 
 
-def unpack_record(content: RecordDict) -> tuple[dict[str, Any], bytes | None]:
-    """The facts and the payload of a message's content; anything else is refused."""
+def unpack_record(content: RecordDict) -> tuple[dict[str, object], bytes | None]:
+    """The facts and the payload in the content of a message.
+
+    Parameters
+    ----------
+    content : RecordDict
+        The result of `pack_record`.
+
+    Returns
+    -------
+    facts : dict of str to JSON values
+    payload : bytes or None
+
+    Raises
+    ------
+    TrustmixError
+        If the content has another form.
+    """
     try:
-        facts = dict(json.loads(str(content.config_records[FACTS]["json"])))
+        facts: dict[str, object] = dict(json.loads(str(content.config_records[FACTS]["json"])))
         arrays = content.array_records.get(PAYLOAD)
         return facts, None if arrays is None else bytes(arrays[PAYLOAD].data)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -43,18 +74,65 @@ def unpack_record(content: RecordDict) -> tuple[dict[str, Any], bytes | None]:
 
 
 def pack_request(run: str, request: Request) -> RecordDict:
-    """The content of a request of a run."""
+    """The content of a request.
+
+    Parameters
+    ----------
+    run : str
+        The run's id.
+    request : Request
+        The request.
+
+    Returns
+    -------
+    RecordDict
+    """
     facts = {"run": run, "round": request.round, "train": request.train, "upload": request.upload}
     return pack_record(facts, request.teacher)
 
 
-def parse_request(facts: dict[str, Any], payload: bytes | None) -> Request:
-    """The request of a message's facts and payload."""
-    return Request(int(facts["round"]), payload, train=bool(facts["train"]), upload=bool(facts["upload"]))
+def parse_request(facts: Mapping[str, object], payload: bytes | None) -> Request:
+    """The request in the facts and the payload of a message.
+
+    Parameters
+    ----------
+    facts : mapping of str to JSON values
+        With `round`, `train` and `upload`.
+    payload : bytes or None
+        The teacher.
+
+    Returns
+    -------
+    Request
+
+    Raises
+    ------
+    TrustmixError
+        If a fact is missing or of another type.
+
+    Examples
+    --------
+    >>> parse_request({"round": 1, "train": True, "upload": True}, None)
+    Request(round=1, teacher=None, train=True, upload=True)
+    """
+    number, train, upload = (facts.get(name) for name in ("round", "train", "upload"))
+    if not (isinstance(number, int) and isinstance(train, bool) and isinstance(upload, bool)):
+        raise TrustmixError("a request needs a round (an integer), train and upload (true or false)")
+    return Request(number, payload, train=train, upload=upload)
 
 
 def pack_reply(reply: Reply) -> RecordDict:
-    """The content of a reply."""
+    """The content of a reply.
+
+    Parameters
+    ----------
+    reply : Reply
+        The client's reply.
+
+    Returns
+    -------
+    RecordDict
+    """
     facts = {entry.name: getattr(reply, entry.name) for entry in fields(Reply) if entry.name != "payload"}
     return pack_record(facts, reply.payload)
 
@@ -64,25 +142,48 @@ def parse_reply(client: str, request: Request, message: Message) -> Reply | Fail
 
     A figure that is not a number is left out, as `sanitize_reply` leaves out one that is out of range. A message that
     is not a reply of this client to this request is the client's failure.
+
+    Parameters
+    ----------
+    client : str
+        The client that was sent the request.
+    request : Request
+        The request.
+    message : Message
+        The client's message.
+
+    Returns
+    -------
+    Reply or Failure
     """
     if message.has_error():
         return Failure(client, error_reason(message))
     try:
         facts, payload = unpack_record(message.content)
         if "failure" in facts:
-            return Failure(client, str(facts["failure"])[:500])
+            return Failure(client, str(facts["failure"])[:MAX_REASON])
         if (facts.get("client"), facts.get("round")) != (client, request.round):
-            said = f"client {facts.get('client')}, round {facts.get('round')}"
-            raise TrustmixError(f"it answers for {said[:100]}; asked was round {request.round}")
-        figures = {name: _figure(facts.get(name)) for name in FIGURES}
-        return Reply(client, request.round, payload, seconds=_seconds(facts.get("seconds")), **figures)
+            found = f"client {facts.get('client')}, round {facts.get('round')}"[:100]
+            raise TrustmixError(f"it is from {found}; the request was to client {client}, round {request.round}")
     except TrustmixError as error:
-        return Failure(client, f"answer refused: {error}")
+        return Failure(client, f"reply refused: {error}")
+    figures = {name: _figure(facts.get(name)) for name in FIGURES}
+    return Reply(client, request.round, payload, seconds=_seconds(facts.get("seconds")), **figures)
 
 
 def error_reason(message: Message) -> str:
-    """Why there is no answer, in Flower's words, on one line."""
-    return " ".join(str(message.error.reason or f"error {message.error.code}").split())[:500]
+    """The reason that Flower gives for a message without content, on one line.
+
+    Parameters
+    ----------
+    message : Message
+        A message that has an error.
+
+    Returns
+    -------
+    str
+    """
+    return " ".join(str(message.error.reason or f"error {message.error.code}").split())[:MAX_REASON]
 
 
 def _figure(value: object) -> float | None:

@@ -1,22 +1,22 @@
-"""A recipe across machines: what the server does with a grid, and what a node does with a message.
-
-`run_server` plays the rounds of a recipe with clients that come from elsewhere. `server` and `client` are the two sides
-as Flower's own commands load them (see the app folder, `trustmix/flower`); `trustmix serve` and `join` need them not.
-"""
+"""The server of a run across machines: `serve` with a SuperLink of its own, `run_server` with any Flower grid."""
 
 import logging
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from flwr.serverapp import Grid
 
 from trustmix import storage
 from trustmix.data import Dataset, Labelled
 from trustmix.data.tabular import features_of
-from trustmix.deploy.flower_engine import FlowerEngine, server_app
-from trustmix.deploy.membership import Membership, RunInfo
-from trustmix.deploy.message_handler import MessageHandler, client_app
-from trustmix.deploy.node import NodeConfig, build_node_client
+from trustmix.deploy.flower_engine import FlowerEngine
+from trustmix.deploy.flower_processes import SuperLink
+from trustmix.deploy.keys import ServerKeys
+from trustmix.deploy.membership import Membership
+from trustmix.deploy.proxy import run_proxy
+from trustmix.deploy.run_info import RunInfo
+from trustmix.deploy.superlink import SuperLinkUnavailable, open_run
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_client, build_server, build_student, client_model_factory
@@ -29,121 +29,219 @@ from trustmix.wire import encode_public_set
 
 log = logging.getLogger(__name__)
 
-GRACE = 30.0
-"""Seconds that a run which goes on waits for the clients beyond its quorum."""
-
-
-def as_deployment(recipe: Recipe) -> Recipe:
-    """The recipe as a deployment runs it: the same, but for the engine."""
-    if recipe.method.exchanges == "nothing":
-        raise TrustmixError(f"{recipe.rule} exchanges nothing; there is nothing to serve. Use `trustmix run`.")
-    if recipe.attack.kind is not None:
-        raise TrustmixError("[attack] makes liars of simulated clients; a deployment has its own. Use `trustmix run`.")
-    return recipe.model_copy(update={"engine": EngineConfig(name="flower", store="disk")})
+RECONNECT_GRACE = 30.0
+"""Seconds that a resumed run without a deadline waits for clients beyond its quorum."""
 
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """All that a server has before the first client comes."""
+    """What a server has before the first client joins.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe as a deployment runs it.
+    run_directory : RunDirectory
+        The record of the run.
+    data : Dataset
+        The data set of the recipe.
+    public_samples : Labelled
+        The public samples with their labels, -1 where unknown.
+    public : Public
+        The public set as clients get it.
+    """
 
     recipe: Recipe
-    record: RunDirectory
+    run_directory: RunDirectory
     data: Dataset
-    public: Labelled
-    shared: Public
+    public_samples: Labelled
+    public: Public
+
+
+def serve(
+    recipe: Recipe,
+    out: Path,
+    host: str,
+    port: int,
+    *,
+    keys: ServerKeys | None,
+    nodes: int | None = None,
+) -> History:
+    """Run a recipe with the nodes that join at an address; a SuperLink that ends is started again.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The server's recipe.
+    out : Path
+        The run directory. A run that is there already is resumed.
+    host, port : str, int
+        The address.
+    keys : ServerKeys, optional
+        The server's keys; without them there is no TLS.
+    nodes : int, optional
+        Clients to wait for before the first round; by default the recipe's number of clients.
+
+    Returns
+    -------
+    History
+
+    Raises
+    ------
+    TrustmixError
+        If the recipe cannot be deployed, the address is in use, or too few clients reply.
+    """
+    setup = prepare_server(recipe, out)
+    if setup.run_directory.finished:
+        return History(setup.run_directory.rounds())
+    link = SuperLink(out.with_name(out.name + ".flower"), keys)
+    with run_proxy(host, port, link.address, keys) as ready:
+        log.info("nodes may join at %s:%d", host, port)
+        while True:
+            try:
+                with open_run(link) as grid:
+                    ready.set()
+                    return run_server(setup, grid, nodes=nodes)
+            except SuperLinkUnavailable as error:
+                ready.clear()
+                log.info("%s; starting it again", error)
+
+
+def as_deployment(recipe: Recipe) -> Recipe:
+    """The recipe as a deployment runs it: the same but for the engine.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The server's recipe.
+
+    Returns
+    -------
+    Recipe
+
+    Raises
+    ------
+    TrustmixError
+        If the recipe exchanges nothing or simulates attacks.
+
+    Examples
+    --------
+    >>> as_deployment(Recipe.load("demo")).engine.name
+    'flower'
+    """
+    if recipe.method.exchanges == "nothing":
+        raise TrustmixError(f"{recipe.rule} exchanges nothing; there is nothing to serve. Use `trustmix run`.")
+    if recipe.attack.kind is not None:
+        raise TrustmixError("[attack] is for simulated clients; a deployment has none. Use `trustmix run`.")
+    return recipe.model_copy(update={"engine": EngineConfig(name="flower", store="disk")})
 
 
 def prepare_server(recipe: Recipe, out: Path) -> ServerSetup:
-    """What the server needs, checked before anybody is let in; a run that is in the directory already goes on."""
-    record = RunDirectory(out)
-    recipe = record.check(as_deployment(recipe), resume=(out / "recipe.toml").exists(), overwrite=False)
+    """Load and validate what the server needs, before any node is let in.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The server's recipe.
+    out : Path
+        The run directory. A run that is there already continues with its own recipe.
+
+    Returns
+    -------
+    ServerSetup
+
+    Raises
+    ------
+    TrustmixError
+        If the recipe, the data or the run directory do not fit.
+    """
+    directory = RunDirectory(out)
+    recipe = directory.check(as_deployment(recipe), resume=(out / "recipe.toml").exists(), overwrite=False)
     data = load_data(recipe)
     validate_augmentation(recipe, data)
-    public = load_public(recipe, data)
-    return ServerSetup(recipe, record, data, public, Public(public.inputs, data.classes))
+    samples = load_public(recipe, data)
+    return ServerSetup(recipe, directory, data, samples, Public(samples.inputs, data.classes))
 
 
-def run_server(stage: ServerSetup, grid: Any, *, nodes: int | None = None) -> History:
-    """All rounds with the clients behind a grid, into the run directory."""
-    recipe, record, data, shared = stage.recipe, stage.record, stage.data, stage.shared
-    with record.begin(recipe, overwrite=False):
-        folder = record.path / "checkpoint"
+def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None) -> History:
+    """Run all rounds with the clients behind a grid, into the run directory.
+
+    Parameters
+    ----------
+    setup : ServerSetup
+        The result of `prepare_server`.
+    grid : Grid
+        The connection to the nodes.
+    nodes : int, optional
+        Clients to wait for before the first round; by default the recipe's number of clients.
+
+    Returns
+    -------
+    History
+    """
+    recipe, directory = setup.recipe, setup.run_directory
+    with directory.begin(recipe, overwrite=False):
+        folder = directory.path / "checkpoint"
         (folder / "clients").mkdir(parents=True, exist_ok=True)
-        mark, sealed = _mark(folder / "run.json"), encode_public_set(shared.inputs)
-        welcome = RunInfo(mark, _settings(recipe, data), shared.fingerprint, sealed)
-        asked = recipe.participation
-        reception = Membership(grid, welcome, folder / "nodes.json")
-        links = FlowerEngine(reception, nodes or recipe.clients, asked.quorum, asked.deadline)
-        engine: Engine = links
+        flower = _flower_engine(setup, grid, folder, nodes or recipe.clients)
+        engine: Engine = flower
         if recipe.faults.crash or recipe.faults.late:
-            engine = FaultInjectionEngine(links, recipe.faults.crash, recipe.faults.late, recipe.seed)
-        federation = build_server(recipe, engine, shared, stage.public.labels, {}, _student(stage, folder / "clients"))
-        links.gather(asked.deadline or GRACE, begun=record.checkpoint.load().exchange > 0)
-        for line in federation.iter_rounds(recipe.rounds, checkpoint=record.checkpoint):
-            record.append(line)
-            log.info(_told(line))
-        history = History(record.rounds())
-        record.finish(history, recipe.method)
+            engine = FaultInjectionEngine(flower, recipe.faults.crash, recipe.faults.late, recipe.seed)
+        student = _build_student(setup, folder / "clients")
+        federation = build_server(recipe, engine, setup.public, setup.public_samples.labels, {}, student)
+        grace = recipe.participation.deadline or RECONNECT_GRACE
+        flower.wait_for_clients(grace, resumed=directory.checkpoint.load().exchange > 0)
+        for line in federation.iter_rounds(recipe.rounds, checkpoint=directory.checkpoint):
+            directory.append(line)
+            log.info(_format_round(line))
+        history = History(directory.rounds())
+        directory.finish(history, recipe.method)
     return history
 
 
-def _student(stage: ServerSetup, folder: Path) -> Client | None:
-    """The server's own model, if the recipe wants one."""
-    recipe, data, nothing = stage.recipe, stage.data, (stage.public, stage.public)
-    model = client_model_factory(recipe, data, recipe.models[0], "server")
-    like = build_client(recipe, "server", model, nothing, stage.shared, select_test_set(recipe, data), None)
-    return build_student(recipe, data, like, folder)
+def _flower_engine(setup: ServerSetup, grid: Grid, folder: Path, clients: int) -> FlowerEngine:
+    """The engine for the nodes behind a grid."""
+    run_info = _run_info(setup, _run_id(folder / "run.json"))
+    membership = Membership(grid, run_info, encode_public_set(setup.public.inputs), folder / "nodes.json")
+    participation = setup.recipe.participation
+    return FlowerEngine(membership, clients, participation.quorum, participation.deadline)
 
 
-def _told(line: Round) -> str:
-    """A round in one line, for whoever looks after the server."""
-    accuracy = "" if line.accuracy_mean is None else f", accuracy {100 * line.accuracy_mean:.1f} %"
-    left_out = "".join(f"; left out {client}: {reason}" for client, reason in line.failed.items())
-    return f"round {line.round}: {len(line.participants)} clients{accuracy}{left_out}"
-
-
-def _settings(recipe: Recipe, data: Dataset) -> dict[str, Any]:
-    """What a client must know: how to train and to send, what the classes are, how images are scaled."""
+def _run_info(setup: ServerSetup, run: str) -> RunInfo:
+    """The description of the run for nodes."""
+    recipe, data = setup.recipe, setup.data
     columns = None
     if recipe.data.name == "shared":
         columns = features_of(Path(str(recipe.data.path)), (recipe.data.model_extra or {}).get("columns"))
-    return {
-        "recipe": recipe.client_toml(),
-        "client": recipe.method.client,
-        "classes": list(data.class_names),
-        "mean": list(data.mean),
-        "std": list(data.std),
-        "columns": columns,
-    }
+    return RunInfo(
+        run=run,
+        fingerprint=setup.public.fingerprint,
+        recipe=recipe.client_toml(),
+        client=recipe.method.client,
+        classes=list(data.class_names),
+        mean=list(data.mean),
+        std=list(data.std),
+        columns=columns,
+    )
 
 
-def _mark(file: Path) -> str:
-    """The run's own mark, made when it begins."""
+def _run_id(file: Path) -> str:
+    """The run's id, drawn when the run begins."""
     if not file.exists():
         storage.write_json(file, secrets.token_hex(8))
     return str(storage.read_json(file))
 
 
-def make_handler(node: NodeConfig) -> MessageHandler:
-    """Where the messages to a node are answered."""
-    return MessageHandler(
-        node.id, node.state, lambda settings, public, folder: build_node_client(node, settings, public, folder)
-    )
+def _build_student(setup: ServerSetup, folder: Path) -> Client | None:
+    """The server's own model, if the recipe has one."""
+    recipe, data, samples = setup.recipe, setup.data, setup.public_samples
+    model = client_model_factory(recipe, data, recipe.models[0], "server")
+    like = build_client(recipe, "server", model, (samples, samples), setup.public, select_test_set(recipe, data), None)
+    return build_student(recipe, data, like, folder)
 
 
-def _serve(grid: Any, config: dict[str, Any]) -> None:
-    """What Flower's ServerApp does: the recipe of the run's configuration, into the directory it names."""
-    stage = prepare_server(Recipe.load(str(config["recipe"])), Path(str(config["out"])))
-    if not stage.record.finished:
-        run_server(stage, grid, nodes=int(config["nodes"]) or None)
-
-
-def _desk(config: dict[str, Any]) -> MessageHandler:
-    """The desk of the node whose file the SuperNode's configuration names."""
-    if "node" not in config:
-        raise TrustmixError("Start the SuperNode with --node-config 'node=\"/path/to/node.toml\"'.")
-    return make_handler(NodeConfig.load(str(config["node"])))
-
-
-server = server_app(_serve)
-client = client_app(_desk)
+def _format_round(line: Round) -> str:
+    """A round as one line of the log."""
+    accuracy = "" if line.accuracy_mean is None else f", accuracy {100 * line.accuracy_mean:.1f} %"
+    left_out = "".join(f"; left out {client}: {reason}" for client, reason in line.failed.items())
+    return f"round {line.round}: {len(line.participants)} clients{accuracy}{left_out}"

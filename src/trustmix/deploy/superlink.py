@@ -1,77 +1,117 @@
-"""A run on a SuperLink of our own: nodes' keys registered, the run started, and its task done by this process.
+"""The only file that touches flwr's internals: Flower's tasks, done by this process instead of one that Flower starts.
 
-If the SuperLink dies, callers get `SuperLinkUnavailable`; the run directory has all that is needed to go on with a new
-one.
+Flower gives tasks to the process that has the program's secret. The server's one task is the run; its grid is what
+`FlowerEngine` sends requests by (`open_run`). On a node every message is a task (`handle_next_message`). If the
+SuperLink ends, callers get `SuperLinkUnavailable`; the run directory has all that is needed to continue with another.
 """
 
 import hashlib
 import logging
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.app import Message
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import SubStatus
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.proto.runtime_pb2 import PullTaskInputRequest, PushTaskOutputRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.retry import RetryInvoker, constant
+from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
-from trustmix.deploy.flower_processes import SuperLink, wait_until
-from trustmix.deploy.supernode import REQUEST_TIMEOUT, acquire, heartbeat
+from trustmix import storage
+from trustmix.deploy.flower_processes import SuperLink, SuperNode, wait_until_ready
+from trustmix.deploy.keys import NodeKeys
+from trustmix.deploy.message_handler import MessageHandler
 from trustmix.errors import TrustmixError
 
 log = logging.getLogger(__name__)
 
-
-START = 300.0
-"""Seconds a SuperLink may take to start; on a busy machine that is minutes."""
+START_TIMEOUT = 300.0
+"""Seconds that a SuperLink may take to start; on a busy machine that is minutes."""
+REQUEST_TIMEOUT = 300.0
+"""Seconds that the program beside this process may take for one request; on a busy machine that is long."""
+HEARTBEAT_INTERVAL = 20.0
+"""Seconds between two heartbeats of a task; Flower gives up a task after a minute without one."""
+NODE_ID_FILE = "node.json"
+"""The file in a node's folder with the id that the SuperLink gave the node."""
 
 
 class SuperLinkUnavailable(ConnectionError):  # noqa: N818 - it is what happened
-    """The SuperLink does not answer any more, or has forgotten the run."""
+    """The SuperLink does not answer any more, or does not know the run any more."""
 
 
-class LinkGrid(HttpGrid):
-    """Flower's grid, which tries a few times and then says that the link is lost."""
+class ReplyNotDelivered(ConnectionError):  # noqa: N818 - it is what happened
+    """A message could not be fetched from the SuperNode, or its reply could not be delivered."""
 
-    def __init__(self, address: str, authority: bytes | None, token: str) -> None:
-        super().__init__(address, authority is None, authority, token=token)
-        # what was sent and not answered must not be sent again: a reply is handed out once
+
+class RunGrid(HttpGrid):
+    """Flower's grid with few retries: a SuperLink that does not answer raises `SuperLinkUnavailable`.
+
+    Parameters
+    ----------
+    address : str
+        The SuperLink's address, HOST:PORT.
+    ca_certificate : bytes, optional
+        The certificate that signed the SuperLink's; without it there is no TLS.
+    token : str
+        The token of the run's task.
+    """
+
+    def __init__(self, address: str, ca_certificate: bytes | None, token: str) -> None:
+        super().__init__(address, ca_certificate is None, ca_certificate, token=token)
+        # only failed connections are retried: a request that was sent may have taken replies, which come once
         self._retry_invoker = RetryInvoker(lambda: constant(0.5), httpx.ConnectError, max_tries=4, max_time=60)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """The nodes that are there."""
-        with _or_lost():
+        """The connected nodes."""
+        with _superlink_errors():
             return super().get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages."""
-        with _or_lost():
+        """Send messages; their message ids."""
+        with _superlink_errors():
             return super().push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Fetch the replies that have arrived."""
-        with _or_lost():
+        with _superlink_errors():
             return super().pull_messages(message_ids)
 
 
 @contextmanager
-def _or_lost() -> Iterator[None]:
+def _superlink_errors() -> Iterator[None]:
+    """Raise errors of HTTP as `SuperLinkUnavailable`."""
     try:
         yield
     except httpx.HTTPError as error:
@@ -79,54 +119,86 @@ def _or_lost() -> Iterator[None]:
 
 
 @contextmanager
-def open_run(link: SuperLink) -> Iterator[LinkGrid]:
-    """Start the SuperLink, let the nodes in, start a run, and give its grid."""
-    authority = None if link.keys is None else str(link.keys.authority)
+def open_run(link: SuperLink) -> Iterator[RunGrid]:
+    """Start the SuperLink, register the nodes' keys and start a run; the SuperLink stops when the block ends.
+
+    Parameters
+    ----------
+    link : SuperLink
+        The SuperLink, not started.
+
+    Yields
+    ------
+    RunGrid
+        The run's connection to the nodes.
+
+    Raises
+    ------
+    SuperLinkUnavailable
+        If the SuperLink ends before the block does.
+    TrustmixError
+        If the SuperLink does not start, or gives no task for the run.
+    """
+    ca_file = None if link.keys is None else str(link.keys.ca_certificate)
     link.launch()
     interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
-    control = ControlHttpClient.from_server_address(link.address, authority is None, authority, interceptors)
+    control = ControlHttpClient.from_server_address(link.address, ca_file is None, ca_file, interceptors)
     try:
-        wait_until(lambda: _answers(control), START, link)
-        _register(control, link)
-        content = build_fab_from_disk(app_folder())
-        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
-        control.StartRun(StartRunRequest(fab=fab_to_proto(fab)))
-        token = acquire(link.address, link.secret, authority, TaskType.SERVER_APP)
-        if token is None:
-            raise TrustmixError("The SuperLink took the run but gives no task for it.")
-        with _working(link, token) as grid:
-            yield grid
-    except httpx.HTTPError as error:
-        raise SuperLinkUnavailable(f"the SuperLink does not answer ({error})") from error
+        with _superlink_errors():
+            wait_until_ready(link, lambda: _is_reachable(control), START_TIMEOUT)
+            _register_nodes(control, link)
+            content = build_fab_from_disk(app_folder())
+            fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+            control.StartRun(StartRunRequest(fab=fab_to_proto(fab)))
+            token = _acquire_task(link.address, link.secret, ca_file, TaskType.SERVER_APP)
+            if token is None:
+                raise TrustmixError("The SuperLink accepted the run but gives no task for it.")
+            with _run_task(link, token) as grid:
+                yield grid
     finally:
         control.close()
         link.stop()
 
 
+def app_folder() -> Path:
+    """The app folder that `flwr run` takes.
+
+    Returns
+    -------
+    Path
+
+    Examples
+    --------
+    >>> [file.name for file in app_folder().iterdir()]
+    ['pyproject.toml']
+    """
+    return Path(str(resources.files("trustmix") / "flower"))
+
+
 @contextmanager
-def _working(link: SuperLink, token: str) -> Iterator[LinkGrid]:
-    """The run's task, from its beginning to its report."""
-    grid = LinkGrid(link.address, None if link.keys is None else link.keys.authority.read_bytes(), token)
+def _run_task(link: SuperLink, token: str) -> Iterator[RunGrid]:
+    """The task of a run, from its input to the report of its status."""
+    grid = RunGrid(link.address, None if link.keys is None else link.keys.ca_certificate.read_bytes(), token)
     client = grid._runtime_client
     client._client.timeout = REQUEST_TIMEOUT
-    given = client.PullTaskInput(PullTaskInputRequest())
-    TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
-    TaskIdentity.node_id = given.context.node_id
-    grid.set_run(run_from_proto(given.run))
-    report: dict[str, Any] = {"sub_status": SubStatus.FAILED, "details": "interrupted"}
+    task = client.PullTaskInput(PullTaskInputRequest())
+    TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
+    TaskIdentity.node_id = task.context.node_id
+    grid.set_run(run_from_proto(task.run))
+    status, details = SubStatus.FAILED, "interrupted"
     try:
-        with heartbeat(client):
+        with _heartbeat(client):
             yield grid
-        report = {"sub_status": SubStatus.COMPLETED, "details": ""}
+        status, details = SubStatus.COMPLETED, ""
     finally:
         try:
-            client.PushTaskOutput(PushTaskOutputRequest(**report))
+            client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
         except httpx.HTTPError as error:
-            log.debug("no report: %s", error)
+            log.debug("the status of the run could not be reported: %s", error)
         grid.close()
 
 
-def _answers(control: ControlHttpClient) -> bool:
+def _is_reachable(control: ControlHttpClient) -> bool:
     try:
         control.ListRuns(ListRunsRequest())
     except httpx.TransportError:
@@ -134,15 +206,134 @@ def _answers(control: ControlHttpClient) -> bool:
     return True
 
 
-def _register(control: ControlHttpClient, link: SuperLink) -> None:
-    """Tell the SuperLink the nodes' public keys, each under the node's id."""
-    for name, text in (link.keys.nodes() if link.keys else {}).items():
+def _register_nodes(control: ControlHttpClient, link: SuperLink) -> None:
+    """Register the nodes' public keys, each under the node's client id."""
+    for name, text in (link.keys.node_public_keys() if link.keys else {}).items():
         key = load_ssh_public_key(text)
         if not isinstance(key, EllipticCurvePublicKey):
             raise TrustmixError(f"The public key of node {name} is of another kind than `trustmix keys` makes.")
         control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
 
 
-def app_folder() -> Path:
-    """The folder that `flwr run` takes."""
-    return Path(str(resources.files("trustmix") / "flower"))
+def handle_next_message(supernode: SuperNode, handler: MessageHandler) -> bool:
+    """Handle one message that the SuperNode has fetched, if there is one.
+
+    Parameters
+    ----------
+    supernode : SuperNode
+        The SuperNode, started.
+    handler : MessageHandler
+        Answers the messages.
+
+    Returns
+    -------
+    bool
+        Whether there was a message.
+
+    Raises
+    ------
+    ReplyNotDelivered
+        If the reply is not, or only in part, delivered to the SuperNode.
+    """
+    try:
+        token = _acquire_task(supernode.address, supernode.secret, None, TaskType.CLIENT_APP)
+    except httpx.HTTPError as error:
+        log.debug("the SuperNode does not answer: %s", error)
+        return False
+    if token is None:
+        return False
+    try:
+        with _task_client(supernode.address, token) as client:
+            message, context, _, _ = pull_task_input(client)
+            storage.write_json(handler.folder / NODE_ID_FILE, context.node_id)
+            with _heartbeat(client):
+                reply = handler.handle(message)
+            push_message(client, reply, context)
+            client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
+    except (httpx.HTTPError, ObjectPullError, ObjectPushError, RuntimeError) as error:
+        raise ReplyNotDelivered(f"a reply could not be delivered ({error})") from error
+    return True
+
+
+def deactivate_node(server: str, keys: NodeKeys, node: int) -> None:
+    """Report to the server that a SuperNode was killed: until then its key counts as in use.
+
+    Parameters
+    ----------
+    server : str
+        The server's address, HOST:PORT.
+    keys : NodeKeys
+        The node's keys.
+    node : int
+        The id that the SuperLink gave the node.
+
+    Raises
+    ------
+    TrustmixError
+        If the node's key is not one that `trustmix keys` makes.
+    """
+    key = load_ssh_private_key(keys.private_key.read_bytes(), None)
+    if not isinstance(key, EllipticCurvePrivateKey):
+        raise TrustmixError(f"{keys.private_key} is no key of a node; `trustmix keys` makes one.")
+    interceptors: list[ProtobufClientInterceptor] = [
+        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+        NodeAuthHttpInterceptor(key, key.public_key()),
+    ]
+    with FleetHttpClient.from_server_address(server, False, str(keys.ca_certificate), interceptors) as client:
+        try:
+            client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+        except (httpx.HTTPError, RuntimeError) as error:
+            log.debug("the node could not be deactivated: %s", error)
+
+
+def _acquire_task(address: str, secret: bytes, ca_file: str | None, kind: TaskType) -> str | None:
+    """The token of a task that waits to be done, if there is one."""
+    client = _superexec_client(address, secret, ca_file)
+    response = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
+    return str(response.token) if response.HasField("task") and response.token else None
+
+
+@lru_cache(maxsize=2)
+def _superexec_client(address: str, secret: bytes, ca_file: str | None) -> RuntimeHttpClient:
+    """The client that acquires tasks; cached, since it does so several times per second."""
+    interceptors: list[ProtobufClientInterceptor] = [
+        RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+        SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=["/flwr.proto.Runtime/AcquireTask"]),
+    ]
+    return RuntimeHttpClient.from_server_address(address, ca_file is None, ca_file, interceptors)
+
+
+@contextmanager
+def _task_client(address: str, token: str) -> Iterator[RuntimeHttpClient]:
+    """The client that does one task of a SuperNode."""
+    interceptors: list[ProtobufClientInterceptor] = [
+        RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
+        RuntimeTokenHttpInterceptor(token),
+    ]
+    client = RuntimeHttpClient.from_server_address(address, True, None, interceptors)
+    client._client.timeout = REQUEST_TIMEOUT
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def _heartbeat(client: RuntimeHttpClient) -> Iterator[None]:
+    """Send heartbeats of a task until the block ends."""
+    done = threading.Event()
+
+    def send_heartbeats() -> None:
+        while not done.wait(HEARTBEAT_INTERVAL):
+            try:
+                client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+            except (httpx.HTTPError, RuntimeError) as error:
+                log.debug("no heartbeat: %s", error)
+
+    thread = threading.Thread(target=send_heartbeats, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

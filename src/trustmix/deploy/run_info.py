@@ -1,0 +1,71 @@
+"""The description of a run that the server sends to every node that joins."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trustmix.errors import TrustmixError
+from trustmix.experiment.validation import format_validation_error
+
+
+class RunInfo(BaseModel):
+    """The first message of a handshake: how to train, what the classes are, how inputs are scaled.
+
+    Parameters
+    ----------
+    run : str
+        The run's id. A node keeps the states of its client under this id.
+    fingerprint : str
+        The fingerprint of the public set.
+    recipe : str
+        The server's recipe as TOML, without the rule, which is the server's alone.
+    client : str
+        What kind of client to be: a name in `trustmix.federation.CLIENTS`.
+    classes : list of str
+        The names of all classes of all nodes, in the order of the labels.
+    mean, std : list of float
+        The scaling of image channels.
+    columns : list of str, optional
+        The features of a table, in the order of the public table.
+
+    Examples
+    --------
+    >>> info = RunInfo(run="0123456789abcdef", fingerprint="", recipe="", classes=["a", "b"], mean=[0.0], std=[1.0])
+    >>> RunInfo.from_json(info.model_dump()) == info
+    True
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    fingerprint: str
+    recipe: str
+    client: str = "distillation"
+    classes: list[str]
+    mean: list[float]
+    std: list[float]
+    columns: list[str] | None = None
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, object]) -> "RunInfo":
+        """Validate the fields of a message or a file; unknown fields are ignored.
+
+        Parameters
+        ----------
+        fields : mapping of str to JSON values
+            The fields by name.
+
+        Returns
+        -------
+        RunInfo
+
+        Raises
+        ------
+        TrustmixError
+            If a field is missing or of another type.
+        """
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            reason = format_validation_error(error, list(cls.model_fields))
+            raise TrustmixError(f"the server's description of the run is not valid: {reason}") from error

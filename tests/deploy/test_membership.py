@@ -1,0 +1,112 @@
+"""How nodes become clients: only under their own id, with the announced public set, and at every attempt anew."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustmix[flower]'")
+
+from flwr.app import Message
+
+import trustmix as tm
+from trustmix.deploy.membership import Membership, validate_client_id
+from trustmix.deploy.message_handler import MessageHandler
+from trustmix.deploy.run_info import RunInfo
+from trustmix.errors import TrustmixError
+from trustmix.wire import encode_public_set
+
+from .flower_link import PUBLIC, PUBLIC_SET, RUN_INFO, TIMEOUT, FlowerLink, build_client, make_handler
+
+
+def make_membership(link: FlowerLink, folder: Path, public_set: bytes = PUBLIC_SET) -> Membership:
+    return Membership(link.grid, RUN_INFO, public_set, folder / "nodes.json")
+
+
+def continue_handshakes(membership: Membership, until: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not until() and time.monotonic() < end:
+        time.sleep(0.02)
+        membership.poll_nodes()
+        for message in membership.grid.pull_messages(membership.handshakes) if membership.handshakes else []:
+            membership.handle_reply(message)
+
+
+def test_a_client_that_joined_is_known_to_a_resumed_run(link: FlowerLink, tmp_path: Path) -> None:
+    link.add_node(make_handler("10", tmp_path).handle)
+    link.add_node(make_handler("9", tmp_path).handle)
+    membership = make_membership(link, tmp_path)
+    continue_handshakes(membership, lambda: len(membership.connected) == 2)
+    resumed = make_membership(link, tmp_path)
+    assert (resumed.clients, resumed.connected) == (["9", "10"], set())
+
+
+def test_a_key_registered_for_one_client_cannot_speak_for_another(
+    link: FlowerLink, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    link.add_node(make_handler("north", tmp_path).handle, name="south")
+    link.add_node(make_handler("east", tmp_path).handle, name="east")
+    membership = make_membership(link, tmp_path)
+    continue_handshakes(membership, lambda: "cannot join" in caplog.text and bool(membership.connected))
+    assert 'it claims to be client "north", but its key is registered for client "south"' in caplog.text
+    assert membership.clients == ["east"]
+
+
+def test_a_public_set_other_than_the_announced_one_is_refused(
+    link: FlowerLink, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    link.add_node(make_handler("north", tmp_path).handle)
+    membership = make_membership(link, tmp_path, encode_public_set(PUBLIC.inputs + 1))
+    continue_handshakes(membership, lambda: "cannot join" in caplog.text)
+    assert "was announced; it is refused" in caplog.text
+    assert membership.clients == []
+
+
+def test_a_node_that_was_refused_can_join_when_it_connects_again(
+    link: FlowerLink, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    corrected = threading.Event()
+
+    def build(_: RunInfo, public: tm.Public, states: Path) -> tm.Client:
+        if not corrected.is_set():
+            raise TrustmixError("a class that the server does not know")
+        return build_client("north", public, states)
+
+    node = link.add_node(MessageHandler("north", tmp_path / "north", build).handle)
+    membership = make_membership(link, tmp_path)
+    continue_handshakes(membership, lambda: "a class that the server does not know" in caplog.text)
+    assert membership.clients == []
+    corrected.set()
+    link.reconnect(node)
+    continue_handshakes(membership, lambda: bool(membership.clients))
+    assert membership.clients == ["north"]
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_handshake_whose_message_flower_does_not_accept_is_repeated(
+    link: FlowerLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    pushed: list[Message] = []
+    push_messages = link.grid.push_messages
+
+    def refuse_one(messages: Iterable[Message]) -> Iterable[str]:
+        pushed.extend(messages)
+        return [""] if len(pushed) == refused else push_messages(pushed[-1:])
+
+    monkeypatch.setattr(link.grid, "push_messages", refuse_one)
+    link.add_node(make_handler("north", tmp_path).handle)
+    membership = make_membership(link, tmp_path)
+    continue_handshakes(membership, lambda: bool(membership.clients))
+    assert membership.clients == ["north"]
+    assert len(pushed) == refused + 2
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "x" * 65, "naïve", "a b"])
+def test_an_id_that_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(TrustmixError, match="is no client id"):
+        validate_client_id(name)
