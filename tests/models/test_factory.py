@@ -112,12 +112,12 @@ FACTS = """
 import hashlib, torch
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.build import build_federation
-experiment = build_federation(Recipe.load("demo", ["engine.mode=sequential"]))
-digest = hashlib.sha256(federation.public.fingerprint.encode())
-for client in federation.engine._clients.values():
-    digest.update(client.private.inputs.numpy().tobytes())
-    for tensor in client.model().state_dict().values():
-        digest.update(tensor.numpy().tobytes())
+with build_federation(Recipe.load("demo", ["engine.mode=sequential"])) as experiment:
+    digest = hashlib.sha256(experiment.federation.context.public.fingerprint.encode())
+    for client in experiment.clients:
+        digest.update(client.private.inputs.numpy().tobytes())
+        for tensor in client.model().state_dict().values():
+            digest.update(tensor.numpy().tobytes())
 print(torch.get_num_threads(), digest.hexdigest())
 """
 
