@@ -8,7 +8,7 @@ import pytest
 
 import trustmix as tm
 from trustmix.data import load
-from trustmix.data.tabular import features_of
+from trustmix.data.tabular import feature_names
 from trustmix.errors import TrustmixError
 
 ROWS = "a,b,label\n" + "".join(f"{i},{-i},{'xyz'[i % 3]}\n" for i in range(60))
@@ -37,7 +37,7 @@ def test_a_public_set_alone_has_no_private_part_and_is_for_serving(tmp_path: Pat
     data = load("shared", path=tmp_path / "public.csv", classes=["x", "y"])
     assert data.public_only
     assert data.classes == 2
-    assert features_of(tmp_path / "public.csv", None) == ["b", "a"]
+    assert feature_names(tmp_path / "public.csv", None) == ["b", "a"]
     fields = {"name": "shared", "path": str(tmp_path / "public.csv"), "classes": ["x", "y"]}
     with pytest.raises(TrustmixError, match="is a public set alone: its clients are elsewhere; use `trustmix serve`"):
         tm.run({"data": fields, "public": {"samples": 10}})

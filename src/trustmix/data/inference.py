@@ -13,7 +13,7 @@ import torch
 
 from trustmix.data.dataset import Dataset
 from trustmix.data.loading import read_npz
-from trustmix.data.tables import kind_of, read_table
+from trustmix.data.tables import table_format, read_table
 from trustmix.data.text import DEFAULT_TOKENIZER, join_columns, tokenize
 from trustmix.data.vision import IMAGE_SUFFIXES, decode_image, stack_images
 from trustmix.errors import TrustmixError
@@ -122,7 +122,7 @@ def read_samples(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Sam
     """
     if path.suffix == ".npz":
         samples = _read_arrays(path, spec)
-    elif kind_of(path):
+    elif table_format(path):
         samples = _read_texts(path, spec, options)
     elif path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
         samples = _read_images(path, spec, options)

@@ -45,7 +45,7 @@ class Table(dict[str, list[Any]]):
         self.incomplete = dict(incomplete or {})
 
 
-def kind_of(path: Path) -> str:
+def table_format(path: Path) -> str:
     """Return the format of a table by its file name.
 
     Parameters
@@ -60,7 +60,7 @@ def kind_of(path: Path) -> str:
 
     Examples
     --------
-    >>> kind_of(Path("train.jsonl.xz"))
+    >>> table_format(Path("train.jsonl.xz"))
     '.jsonl'
     """
     suffix = Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
@@ -96,7 +96,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Table:
     {'legs': ['4', '2'], 'label': ['cat', 'bird']}
     """
     readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
-    suffix = kind_of(path)
+    suffix = table_format(path)
     if not suffix:
         formats = ", ".join(TABLE_FORMATS)
         raise TrustmixError(f"{path} is no table: its name must end in {formats} (or that with .gz, .xz).")

@@ -15,7 +15,7 @@ from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import resolve_user_path
 from trustmix.data.labels import build_dataset, read_labels, select_classes, split_off_test
 from trustmix.data.loading import DATASETS, labelled_part, read_npz
-from trustmix.data.tables import Table, column, kind_of, read_table
+from trustmix.data.tables import Table, column, table_format, read_table
 from trustmix.errors import TrustmixError
 
 
@@ -97,7 +97,7 @@ def shared(path: Path | None = None, *, classes: Sequence[str], columns: Sequenc
         If the file cannot be read, a column or array is missing, or a field is no number.
     """
     file = resolve_user_path(path, "shared", "a table of numbers or an npz file")
-    if kind_of(file):
+    if table_format(file):
         rows = read_table(file)
         inputs = _read_features(rows, list(columns) if columns else list(rows), file)
         public = Labelled(inputs, torch.full((len(inputs),), -1))
@@ -110,7 +110,7 @@ def shared(path: Path | None = None, *, classes: Sequence[str], columns: Sequenc
     return build_dataset(file.stem, public, empty, [str(name) for name in classes], public)
 
 
-def features_of(path: Path, columns: Sequence[str] | None) -> list[str] | None:
+def feature_names(path: Path, columns: Sequence[str] | None) -> list[str] | None:
     """Return the names of the features in the file of a shared public set.
 
     Parameters
@@ -127,11 +127,11 @@ def features_of(path: Path, columns: Sequence[str] | None) -> list[str] | None:
 
     Examples
     --------
-    >>> features_of(Path("public.csv"), ["age", "weight"])
+    >>> feature_names(Path("public.csv"), ["age", "weight"])
     ['age', 'weight']
     """
     file = paths.find_path(path) or path
-    return (list(columns) if columns else list(read_table(file))) if kind_of(file) else None
+    return (list(columns) if columns else list(read_table(file))) if table_format(file) else None
 
 
 def _read_features(rows: Table, names: Sequence[str], path: Path) -> torch.Tensor:

@@ -19,7 +19,7 @@ from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import locate_dataset, resolve_user_path
 from trustmix.data.labels import read_labels, select_classes, split_off_test
 from trustmix.data.loading import DATASETS
-from trustmix.data.tables import Table, column, kind_of, read_table
+from trustmix.data.tables import Table, column, table_format, read_table
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.huggingface import download_snapshot
 from trustmix.imports import require_extra
@@ -115,7 +115,7 @@ def _read_zhang(
         texts.append([])
         labels.append([])
         for file in files:
-            table = read_table(file, header if kind_of(file) == ".csv" else None)
+            table = read_table(file, header if table_format(file) == ".csv" else None)
             present = {*table, *table.incomplete}
             columns = [key for key in header[1:] if key in present] or ["text"]
             rows = join_columns(table, columns, file, "the texts")
@@ -210,7 +210,7 @@ def _find_tables(folder: Path) -> dict[str, list[Path]]:
     """Return the tables of training and of test samples in a folder; each may consist of several files."""
     if not folder.is_dir():
         raise TrustmixError(f"{folder} is a file; a folder with train and test tables was expected.")
-    tables = sorted(file for file in folder.rglob("*") if kind_of(file))
+    tables = sorted(file for file in folder.rglob("*") if table_format(file))
     parts = {part: [file for file in tables if file.name.startswith(part)] for part in ("train", "test")}
     for files in parts.values():
         stems = [file.name.partition(".")[0] for file in files]

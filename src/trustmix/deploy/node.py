@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from trustmix.data import Dataset, Labelled, from_arrays, load, stratified_holdout
 from trustmix.data.labels import split_off_test
 from trustmix.data.loading import read_npz
-from trustmix.data.tables import kind_of
+from trustmix.data.tables import table_format
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment import toml_settings as toml
@@ -211,7 +211,7 @@ def load_node_data(node: NodeConfig) -> NodeData:
             )
         return _load_npz(path, node.test)
     kind = "images" if path.is_dir() else "text" if "text" in options else "table"
-    if kind != "images" and not kind_of(path):
+    if kind != "images" and not table_format(path):
         raise TrustmixError(
             f"{path} is no data a node can read: it must be a table, an npz file or a folder of images."
         )
@@ -358,7 +358,7 @@ def _build_own_client(node: NodeConfig, recipe: Recipe, run_info: RunInfo, publi
 
 def _load_columns(node: NodeConfig, run_info: RunInfo) -> NodeData:
     """The node's data; a table without `columns` gets the server's, in the server's order."""
-    is_table = node.data is not None and bool(kind_of(Path(node.data)))
+    is_table = node.data is not None and bool(table_format(Path(node.data)))
     if run_info.columns and is_table and "columns" not in (node.model_extra or {}):
         node = node.model_copy(update={"columns": run_info.columns})
     return load_node_data(node)

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from trustmix import storage
 from trustmix.data import Dataset, Labelled
-from trustmix.data.tabular import features_of
+from trustmix.data.tabular import feature_names
 from trustmix.deploy.flower_engine import FlowerEngine
 from trustmix.deploy.flower_processes import SuperLink
 from trustmix.deploy.keys import ServerKeys
@@ -212,7 +212,7 @@ def _run_info(setup: ServerSetup, run: str) -> RunInfo:
     recipe, data = setup.recipe, setup.data
     columns = None
     if recipe.data.name == "shared":
-        columns = features_of(Path(str(recipe.data.path)), (recipe.data.model_extra or {}).get("columns"))
+        columns = feature_names(Path(str(recipe.data.path)), (recipe.data.model_extra or {}).get("columns"))
     return RunInfo(
         run=run,
         fingerprint=setup.public.fingerprint,

@@ -20,7 +20,7 @@ import torch
 from trustmix import storage
 from trustmix.aggregation import Teacher, Upload
 from trustmix.data import read_npz
-from trustmix.data.tables import Table, kind_of, read_table
+from trustmix.data.tables import Table, table_format, read_table
 from trustmix.density import ClassGaussians, percentile_ranks
 from trustmix.errors import TrustmixError
 from trustmix.federation import resolve_method
@@ -47,7 +47,7 @@ def read_predictions(path: Path) -> Predictions:
     """The predictions of one npz or csv file."""
     if path.suffix == ".npz":
         return _from_arrays(path, read_npz(path))
-    if kind_of(path) == ".csv":
+    if table_format(path) == ".csv":
         return _from_table(path, read_table(path))
     raise TrustmixError(f"{path} is no file of predictions: its name must end in .npz or .csv.")
 
