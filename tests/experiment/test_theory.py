@@ -15,7 +15,7 @@ from trustmix.experiment.run import build_probe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.theory import TAUS, analyze_runs
 from trustmix.federation import ProgressEvent
-from trustmix.report.theory_page import page
+from trustmix.report.theory_page import write_theory_page
 from trustmix.theory.probe import Measurement, read_measurements
 
 SMALL = ["clients=5", "rounds=2", "split.samples_per_client=40", "public.samples=80", "engine.mode=sequential"]
@@ -143,7 +143,7 @@ def test_a_single_run_gets_a_sentence_about_its_floor(runs: Path, tmp_path: Path
     findings = analyze_runs([runs / "uwa"])
     assert "The predicted floor of |grad F|² is" in findings.verdict()
     assert "tau = 0.25" in findings.verdict()
-    assert "Teacher error as tau goes" in page(findings, tmp_path / "page.html").read_text()
+    assert "Teacher error as tau goes" in write_theory_page(findings, tmp_path / "page.html").read_text()
 
 
 def test_bad_input_is_answered_in_a_sentence(runs: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from rich.console import Console
 from trustmix.cli.app import app, handle_errors
 from trustmix.errors import TrustmixError
 from trustmix.experiment.theory import analyze_runs
-from trustmix.report import figures, report
-from trustmix.report.theory_page import page
+from trustmix.report import load_study, write_figures, write_report
+from trustmix.report.theory_page import write_theory_page
 
 
 @app.command("report")
@@ -27,10 +27,11 @@ def report_command(
 
     Example: trustmix report sweeps/rules --out rules.html --figures figures
     """
-    drawn = figures(folders, figures_out) if figures_out else []
-    typer.echo(f"Report: {report(folders, out)}")
-    if drawn:
-        typer.echo(f"Figures: {figures_out} ({len(drawn)}, each as PDF, SVG, PNG and CSV)")
+    study = load_study(folders)
+    names = write_figures(study, figures_out) if figures_out else []
+    typer.echo(f"Report: {write_report(study, out)}")
+    if names:
+        typer.echo(f"Figures: {figures_out} ({len(names)}, each as PDF, SVG, PNG and CSV)")
 
 
 @app.command("theory")
@@ -52,4 +53,4 @@ def theory_command(
     findings, console = analyze_runs(folders, reference), Console()
     console.print(findings.table())
     console.print(findings.verdict(), soft_wrap=True, highlight=False)
-    console.print(f"Page: {page(findings, out)}", soft_wrap=True, highlight=False)
+    console.print(f"Page: {write_theory_page(findings, out)}", soft_wrap=True, highlight=False)

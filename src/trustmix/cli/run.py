@@ -19,7 +19,7 @@ from trustmix.experiment.run import run
 from trustmix.experiment.sweep import parse_over, parse_seeds, sweep
 from trustmix.experiment.table_formats import to_markdown, to_rich_table
 from trustmix.federation import History, ProgressCallback
-from trustmix.report import report
+from trustmix.report import load_study, write_report
 
 
 @app.command("demo")
@@ -42,7 +42,7 @@ def demo_command(
     histories = demo(recipe, out, lambda method: _display(console, title=method))
     console.print(_comparison({METHODS[name]: history for name, history in histories.items()}))
     console.print(verdict(histories, recipe, classes=10), soft_wrap=True, highlight=False)
-    page = report([out / method for method in histories], out / "report.html")
+    page = write_report(load_study([out / method for method in histories]), out / "report.html")
     console.print(f"Report: {page}", soft_wrap=True, highlight=False)
 
 
@@ -66,7 +66,7 @@ def run_command(
     console = Console(quiet=quiet)
     with _display(console) as watch, log_to_console(console):
         history = run(loaded, out=folder, resume=resume, overwrite=overwrite, watch=watch)
-    page = report([folder], folder / "report.html")
+    page = write_report(load_study([folder]), folder / "report.html")
     console.print(_comparison({history.rounds[-1].method: history}))
     left_out = sum(len(line.failed) for line in history.rounds)
     if left_out:

@@ -1,9 +1,12 @@
-"""One colour a method, the same in every figure; they are told apart by colour-blind readers and on dark pages."""
+"""One colour per method, the same in every figure.
+
+Colour-blind readers can distinguish the colours, and each has a variant for dark pages.
+"""
 
 from collections.abc import Sequence
 
 from trustmix.federation import CENTRALIZED, LOCAL_ONLY
-from trustmix.report.load import Method
+from trustmix.report.study import MethodLabel
 
 PALETTE = (
     ("#6b7280", "#9ca3af"),
@@ -17,27 +20,40 @@ PALETTE = (
     ("#8a5a2b", "#d9a878"),
     ("#4d7c0f", "#a9d65c"),
 )
-"""On light and on dark paper; first those of training alone and of the reference, then those of the paper's rules."""
+"""Each colour on light and on dark pages: of local training, of the reference, of the paper's rules, and free ones."""
 
 FIXED = {LOCAL_ONLY: 0, CENTRALIZED: 1, "avg": 2, "uwa": 3, "suwa": 4, "trust": 5, "coupling": 6}
-FREE = 5
-"""From here on colours are given to whoever comes, those first that no method of the study has for its own."""
+FIRST_FREE = 5
+"""The index of the first colour for methods without a fixed one; colours that no method has fixed are taken first."""
 
 
-def assign_colours(methods: Sequence[Method]) -> dict[Method, int]:
-    """Each method's place in the palette.
+def assign_colours(methods: Sequence[MethodLabel]) -> dict[MethodLabel, int]:
+    """Assign a colour to every method.
 
-    >>> trust, mine = Method("trust", "Trust"), Method("mine", "mine")
+    Parameters
+    ----------
+    methods : sequence of MethodLabel
+        All methods of a study.
+
+    Returns
+    -------
+    dict of MethodLabel to int
+        Each method's index in `PALETTE`; no two are the same while the palette has enough colours.
+
+    Examples
+    --------
+    >>> trust, mine = MethodLabel("trust", "Trust"), MethodLabel("mine", "mine")
     >>> assign_colours([mine, trust]) == {mine: 6, trust: 5}
     True
     """
-    found: dict[Method, int] = {}
+    found: dict[MethodLabel, int] = {}
     for method in methods:
         wanted = FIXED.get(method.rule)
         if wanted is None or wanted in found.values():
-            free = [place for place in (*range(FREE, len(PALETTE)), *range(2, FREE)) if place not in found.values()]
-            taken = {FIXED[other.rule] for other in methods if other.rule in FIXED}
-            first = [place for place in free if place not in taken] or free
-            wanted = first[0] if first else FREE + len(found) % (len(PALETTE) - FREE)
+            indices = (*range(FIRST_FREE, len(PALETTE)), *range(2, FIRST_FREE))
+            free = [index for index in indices if index not in found.values()]
+            fixed = {FIXED[other.rule] for other in methods if other.rule in FIXED}
+            first = [index for index in free if index not in fixed] or free
+            wanted = first[0] if first else FIRST_FREE + len(found) % (len(PALETTE) - FIRST_FREE)
         found[method] = wanted
     return found
