@@ -17,7 +17,7 @@ from trustmix.experiment.saved_models import read_inputs
 from trustmix.experiment.sweep import read_sweep_recipes
 from trustmix.federation.state import ServerState
 from trustmix.report.load import load_study
-from trustmix.report.trust_map import trusted
+from trustmix.report.trust_map import build_trust_data
 from trustmix.theory.measurement import read_measurements
 
 SMALL = ["clients=5", "rounds=1", "split.samples_per_client=40", "public.samples=100", "theory.every=1"]
@@ -30,7 +30,7 @@ READERS: dict[Path, Callable[[Path], object]] = {
     RUN / "theory.jsonl": lambda folder: read_measurements(folder / RUN),
     RUN / "models" / "inputs.json": lambda folder: read_inputs(folder / RUN),
     FIRST: lambda folder: str(RoundTrust.load(folder / FIRST)),  # as text, since tensors do not compare as a whole
-    RUN / "trust" / "samples.safetensors": lambda folder: trusted(load_study([folder / RUN])),
+    RUN / "trust" / "samples.safetensors": lambda folder: build_trust_data(load_study([folder / RUN])),
     Path("sweep.json"): read_sweep_recipes,
 }
 

@@ -15,7 +15,7 @@ from trustmix.experiment.run import build_probe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.theory import analyze_runs
 from trustmix.federation import ProgressCallback, ProgressEvent
-from trustmix.report.theory_page import page
+from trustmix.report.theory_page import write_theory_page
 from trustmix.theory.analysis import TAUS
 from trustmix.theory.measurement import Measurement, read_measurements
 
@@ -144,7 +144,7 @@ def test_a_single_run_gets_a_sentence_about_its_floor(runs: Path, tmp_path: Path
     findings = analyze_runs([runs / "uwa"])
     assert "The predicted floor of |grad F|² is" in findings.verdict()
     assert "tau = 0.25" in findings.verdict()
-    assert "Teacher error as tau goes" in page(findings, tmp_path / "page.html").read_text()
+    assert "Teacher error as tau goes" in write_theory_page(findings, tmp_path / "page.html").read_text()
 
 
 def test_bad_input_is_answered_in_a_sentence(runs: Path, tmp_path: Path) -> None:

@@ -18,8 +18,10 @@ from trustmix.experiment.previews import thumbnails
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.sweep import expand_grid, slug
 from trustmix.federation import History, Round
+from trustmix.report.load import load_study
+from trustmix.report.study import Study
 
-WORTH = {"alone": 0.2, "reference": 0.9, "avg": 0.5, "uwa": 0.7, "suwa": 0.75}
+FINAL_ACCURACY = {"alone": 0.2, "reference": 0.9, "avg": 0.5, "uwa": 0.7, "suwa": 0.75}
 TAU = {"avg": 0.0, "uwa": 1.0, "suwa": 0.25}
 
 WriteRun: TypeAlias = Callable[..., RunDirectory]
@@ -38,42 +40,21 @@ def write_run(
     failed: Mapping[int, Mapping[str, str]] | None = None,
     hostile: str = "",
 ) -> RunDirectory:
-    """A finished run of the demo's recipe with these changes; accuracy grows to what the rule is worth.
+    """A finished run of the demo's recipe with these changes; accuracy grows to `FINAL_ACCURACY`.
 
     Names of clients and classes begin with the `hostile` text; if there is one, it is also the text of every sample.
     """
     recipe = Recipe.load("demo", list(overrides))
     rng = np.random.default_rng(recipe.seed)
     record = RunDirectory(folder)
-    rule, classes = str(recipe.rule), 10
-    held = {f"{hostile}{i}": [i % classes, (3 * i + 1) % classes] for i in range(recipe.clients)}
+    rule = str(recipe.rule)
+    held = {f"{hostile}{i}": [i % 10, (3 * i + 1) % 10] for i in range(recipe.clients)}
     with record.begin(recipe, overwrite=False):
         for number in range(1, recipe.rounds + 1):
-            grown = WORTH.get(rule, 0.4) * (1 - 0.7**number) + 0.01 * recipe.split.classes_per_client
-            accuracy = {client: float(np.clip(grown + rng.normal(0, 0.02), 0, 1)) for client in held}
-            talks = rule in TAU
-            line = Round(
-                number,
-                rule,
-                accuracy_mean=float(np.mean(list(accuracy.values()))),
-                accuracy=accuracy,
-                local_accuracy_mean=0.9,
-                local_accuracy={client: 0.9 + 0.05 * rng.random() for client in held},
-                nll_mean=2.0 / number,
-                ece_mean=0.3 / number,
-                teacher_accuracy=grown if talks else None,
-                teacher_nll=1.5 / number if talks else None,
-                teacher_ece=0.2 / number if talks else None,
-                concentration=0.25 if talks else None,
-                effective_clients=4.0 if talks else None,
-                density_auc=0.8 if talks else None,
-                bytes_up=100_000 * talks,
-                bytes_down=80_000 * talks,
-                participants=list(held),
-                failed=dict((failed or {}).get(number, {})),
-            )
-            if talks:
-                statement(number, held, TAU[rule], rng).save(folder / "trust")
+            accuracy = FINAL_ACCURACY.get(rule, 0.4) * (1 - 0.7**number) + 0.01 * recipe.split.classes_per_client
+            line = make_round(number, rule, accuracy, list(held), dict((failed or {}).get(number, {})), rng)
+            if rule in TAU:
+                make_trust(number, held, TAU[rule], rng).save(folder / "trust")
             record.append(line)
         if rule in TAU:
             write_samples(folder, held, rng, hostile)
@@ -82,7 +63,35 @@ def write_run(
     return record
 
 
-def statement(number: int, held: Mapping[str, Sequence[int]], tau: float, rng: np.random.Generator) -> RoundTrust:
+def make_round(
+    number: int, rule: str, mean: float, clients: list[str], failed: dict[str, str], rng: np.random.Generator
+) -> Round:
+    """A round whose accuracies lie around a mean; only rules in `TAU` have a teacher and send bytes."""
+    accuracy = {client: float(np.clip(mean + rng.normal(0, 0.02), 0, 1)) for client in clients}
+    teaches = rule in TAU
+    return Round(
+        number,
+        rule,
+        accuracy_mean=float(np.mean(list(accuracy.values()))),
+        accuracy=accuracy,
+        local_accuracy_mean=0.9,
+        local_accuracy={client: 0.9 + 0.05 * rng.random() for client in clients},
+        nll_mean=2.0 / number,
+        ece_mean=0.3 / number,
+        teacher_accuracy=mean if teaches else None,
+        teacher_nll=1.5 / number if teaches else None,
+        teacher_ece=0.2 / number if teaches else None,
+        concentration=0.25 if teaches else None,
+        effective_clients=4.0 if teaches else None,
+        density_auc=0.8 if teaches else None,
+        bytes_up=100_000 * teaches,
+        bytes_down=80_000 * teaches,
+        participants=clients,
+        failed=failed,
+    )
+
+
+def make_trust(number: int, held: Mapping[str, Sequence[int]], tau: float, rng: np.random.Generator) -> RoundTrust:
     clients, classes = len(held), 10
     shares = client_weights(rng.normal(0, 10, (clients, SHOWN)), tau)
     trust = rng.random((clients, classes)) / clients
@@ -134,6 +143,13 @@ def write_sweep(folder: Path, over: Mapping[str, Sequence[Any]], seeds: int = 1,
 @pytest.fixture(scope="session")
 def sweep_directory() -> WriteSweep:
     return write_sweep
+
+
+@pytest.fixture(scope="session")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Four methods by two numbers of classes per client, with two seeds each."""
+    over: dict[str, list[Any]] = {"rule": ["alone", "avg", "suwa", "reference"], "split.classes_per_client": [2, 5]}
+    return load_study([write_sweep(tmp_path_factory.mktemp("sweep"), over, 2, ["clients=4", "rounds=2"])])
 
 
 @pytest.fixture(scope="module")

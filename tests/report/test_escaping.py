@@ -11,9 +11,8 @@ import pytest
 from playwright.sync_api import Page
 
 from trustmix.experiment.theory import Findings, MeasuredRun
-from trustmix.report import theory_page
-from trustmix.report.load import Cell, Method, Study, Task, load_study
-from trustmix.report.page import render_study_page
+from trustmix.report import load_study, theory_page, write_report
+from trustmix.report.study import Cell, MethodLabel, Study, Task
 from trustmix.theory.analysis import TAUS, Curve
 from trustmix.theory.measurement import Measurement
 
@@ -59,10 +58,9 @@ def study_page(tmp_path_factory: pytest.TempPathFactory, run_directory: Write) -
         run_directory(folder / rule, changes, failed=failed, hostile=HOSTILE)
     cells = load_study([folder / "alone", folder / "suwa"]).cells
     tasks = [Task({"data.path": f"{HOSTILE}{number}"}) for number in (1, 2)]
-    methods = [Method(cell.method.rule, f"{HOSTILE}{cell.method.name}") for cell in cells]
+    methods = [MethodLabel(cell.method.rule, f"{HOSTILE}{cell.method.name}") for cell in cells]
     renamed = [Cell(task, method, c.runs) for task in tasks for method, c in zip(methods, cells, strict=True)]
-    (folder / "page.html").write_text(render_study_page(Study(renamed, missing={HOSTILE: HOSTILE})))
-    return folder / "page.html"
+    return write_report(Study(renamed, missing={HOSTILE: HOSTILE}), folder / "page.html")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +75,7 @@ def hostile_theory_page(tmp_path_factory: pytest.TempPathFactory, run_directory:
     findings = Findings([measured], [Curve(HOSTILE, 1, [0.1] * len(TAUS), [0.2] * len(TAUS))] * 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(theory_page, "read_measurements", lambda _: [measurement])
-        return theory_page.page(findings, folder / "page.html")
+        return theory_page.write_theory_page(findings, folder / "page.html")
 
 
 def is_injected(element: tuple[str, dict[str, str | None]]) -> bool:

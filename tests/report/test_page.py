@@ -1,4 +1,4 @@
-"""The page as people meet it, in a real browser: a sweep of 20 clients and 50 rounds, and a run with failures."""
+"""The page in a real browser: a sweep of 20 clients and 50 rounds, and a run with failures."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,36 +7,36 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from trustmix.report import report
+from trustmix.report import load_study, write_report
 
 Write = Callable[..., Any]
 OpenPage = Callable[..., tuple[Page, list[str]]]
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory, sweep_directory: Write) -> Path:
+def report_file(tmp_path_factory: pytest.TempPathFactory, sweep_directory: Write) -> Path:
     folder = tmp_path_factory.mktemp("page")
     over = {"rule": ["alone", "avg", "suwa", "reference"], "split.classes_per_client": [2, 5]}
     sweep = sweep_directory(folder / "sweep", over, 1, ["clients=20", "rounds=50"])
-    return report([sweep], folder / "report.html")
+    return write_report(load_study([sweep]), folder / "report.html")
 
 
 @pytest.fixture(scope="module")
-def shown(open_page: OpenPage, swept: Path) -> tuple[Page, list[str]]:
-    return open_page(swept, viewport={"width": 1200, "height": 900})
+def shown(open_page: OpenPage, report_file: Path) -> tuple[Page, list[str]]:
+    return open_page(report_file, viewport={"width": 1200, "height": 900})
 
 
 def texts(page: Page, selector: str) -> list[str]:
     return [text.strip() for text in page.locator(selector).all_text_contents()]
 
 
-def test_a_sweep_of_twenty_clients_and_fifty_rounds_is_one_light_file(swept: Path) -> None:
-    assert swept.stat().st_size < 10_000_000
-    assert [file.name for file in swept.parent.iterdir() if file.is_file()] == ["report.html"]
+def test_a_sweep_of_twenty_clients_and_fifty_rounds_is_one_light_file(report_file: Path) -> None:
+    assert report_file.stat().st_size < 10_000_000
+    assert [file.name for file in report_file.parent.iterdir() if file.is_file()] == ["report.html"]
 
 
 def test_every_section_is_there_and_every_figure_is_drawn(shown: tuple[Page, list[str]]) -> None:
-    page, wrong = shown
+    page, faults = shown
     keys = ["classes", "rounds", "own", "bytes", "concentration", "trust", "samples", "calibration", "recipe"]
     assert page.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)") == keys
     for svg in page.locator("figure:visible svg").all():
@@ -45,41 +45,41 @@ def test_every_section_is_there_and_every_figure_is_drawn(shown: tuple[Page, lis
         assert box
         assert box["height"] > 100
     assert texts(page, "h1")[0].startswith("With 2 classes per client, sUWA reaches ")
-    assert wrong == []
+    assert faults == []
 
 
 def test_another_setting_shows_other_figures(shown: tuple[Page, list[str]]) -> None:
-    page, wrong = shown
+    page, faults = shown
     curve = "figure.accuracy_mean:visible polyline >> nth=0"
     before = page.locator(curve).get_attribute("points")
     page.get_by_label("Show the setting").select_option("k = 5")
     assert page.locator(curve).get_attribute("points") != before
     assert page.locator("figure.accuracy_mean:visible").count() == 1
     page.get_by_label("Show the setting").select_option("k = 2")
-    assert wrong == []
+    assert faults == []
 
 
 def test_the_slider_moves_the_trust_map_and_the_samples_by_keyboard(shown: tuple[Page, list[str]]) -> None:
-    page, wrong = shown
+    page, faults = shown
     slider = page.locator("#trust").get_by_label("Round")
     depth = "[...document.querySelectorAll('#map .cell')].map(cell => cell.getAttribute('fill-opacity')).join()"
-    said = page.locator("#trust-said")
-    assert "In round 50, " in said.inner_text()
+    summary = page.locator("#trust-summary")
+    assert "In round 50, " in summary.inner_text()
     last, votes = page.evaluate(depth), texts(page, "#cards")
     slider.focus()
     for _ in range(3):
         page.keyboard.press("ArrowLeft")
-    assert "In round 47, " in said.inner_text()
+    assert "In round 47, " in summary.inner_text()
     assert page.evaluate(depth) != last
     assert texts(page, "#cards") != votes
     assert page.locator("#samples").get_by_label("Round").input_value() == slider.input_value()
     assert page.locator("#map .cell").count() == 20 * 10
     assert page.locator("#map .held").count() == 20 * 2
-    assert wrong == []
+    assert faults == []
 
 
 def test_samples_are_sorted_by_disagreement_and_by_the_teachers_error(shown: tuple[Page, list[str]]) -> None:
-    page, wrong = shown
+    page, faults = shown
 
     def values(name: str) -> list[float]:
         return [float(value) for value in page.evaluate(f"[...cards.children].map(card => card.dataset.{name})")]
@@ -99,7 +99,7 @@ def test_samples_are_sorted_by_disagreement_and_by_the_teachers_error(shown: tup
     assert all(
         page.evaluate("[...document.querySelectorAll('#cards img')].slice(0, 3).map(i => i.naturalWidth === 32)")
     )
-    assert wrong == []
+    assert faults == []
 
 
 def test_another_run_is_chosen_for_map_and_samples_together(shown: tuple[Page, list[str]]) -> None:
@@ -125,8 +125,8 @@ def test_every_control_is_reached_by_the_tabulator_and_has_a_name(shown: tuple[P
     assert all(place in reached and name.strip() for place, name in controls)
 
 
-def test_numbers_of_a_chart_open_as_a_table_and_are_told_under_the_pointer(shown: tuple[Page, list[str]]) -> None:
-    page, wrong = shown
+def test_numbers_of_a_chart_open_as_a_table_and_are_shown_under_the_pointer(shown: tuple[Page, list[str]]) -> None:
+    page, faults = shown
     chart = page.locator("figure.best_against_k")
     chart.locator("summary").click()
     chart.locator("tr").last.wait_for()  # the table is made when it is opened
@@ -136,31 +136,31 @@ def test_numbers_of_a_chart_open_as_a_table_and_are_told_under_the_pointer(shown
     chart.locator("svg").hover(position={"x": 70, "y": 100})
     assert page.locator(".tip").inner_text().startswith("classes per client, k 2")
     assert rows[0].inner_text().split("\t")[3] in page.locator(".tip").inner_text()
-    assert wrong == []
+    assert faults == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone_nothing_is_wider_than_the_screen_and_colours_follow_the_system(
-    open_page: OpenPage, swept: Path, scheme: str
+    open_page: OpenPage, report_file: Path, scheme: str
 ) -> None:
-    page, wrong = open_page(swept, viewport={"width": 375, "height": 800}, color_scheme=scheme)
+    page, faults = open_page(report_file, viewport={"width": 375, "height": 800}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     paper, ink = page.evaluate(
         "['background-color', 'color'].map(n => getComputedStyle(document.body).getPropertyValue(n))"
     )
     light = [sum(map(int, colour[4:-1].split(","))) for colour in (paper, ink)]
     assert (light[0] > light[1]) == (scheme == "light")
-    assert wrong == []
+    assert faults == []
 
 
-def test_failures_are_told_with_the_reason_and_nothing_in_a_run_can_be_taken_for_html(
+def test_failures_are_listed_with_the_reason_and_a_reason_is_no_html(
     open_page: OpenPage, tmp_path: Path, run_directory: Write
 ) -> None:
     reason = "<script>console.log('taken')</script> late & lost"
     run_directory(tmp_path / "run", ["clients=4", "rounds=2"], failed={2: {"1": reason, "3": reason}})
-    page, wrong = open_page(report([tmp_path / "run"], tmp_path / "report.html"))
+    page, faults = open_page(write_report(load_study([tmp_path / "run"]), tmp_path / "report.html"))
     (row,) = page.locator("#failures tr").all()[1:]
     assert row.inner_text().split("\t") == ["sUWA", "2", "1, 3", reason]
     page.get_by_text("sUWA", exact=True).last.click()
     assert 'rule = "suwa"' in page.locator("#recipe pre").inner_text()
-    assert wrong == []
+    assert faults == []

@@ -23,12 +23,13 @@ def report_command(
 
     Example: trustmix report sweeps/rules --out rules.html --figures figures
     """
-    from trustmix.report import figures, report
+    from trustmix.report import load_study, write_figures, write_report
 
-    drawn = figures(folders, figures_out) if figures_out else []
-    typer.echo(f"Report: {report(folders, out)}")
-    if drawn:
-        typer.echo(f"Figures: {figures_out} ({len(drawn)}, each as PDF, SVG, PNG and CSV)")
+    study = load_study(folders)
+    names = write_figures(study, figures_out) if figures_out else []
+    typer.echo(f"Report: {write_report(study, out)}")
+    if names:
+        typer.echo(f"Figures: {figures_out} ({len(names)}, each as PDF, SVG, PNG and CSV)")
 
 
 @app.command("theory")
@@ -48,11 +49,11 @@ def theory_command(
     from rich.console import Console
 
     from trustmix.experiment.theory import analyze_runs
-    from trustmix.report.theory_page import page
+    from trustmix.report.theory_page import write_theory_page
 
     if reference not in (None, "model", "labels"):
         raise TrustmixError(f'--reference is "{reference}"; it must be model or labels.')
     findings, console = analyze_runs(folders, reference), Console()
     console.print(findings.table())
     console.print(findings.verdict(), soft_wrap=True, highlight=False)
-    console.print(f"Page: {page(findings, out)}", soft_wrap=True, highlight=False)
+    console.print(f"Page: {write_theory_page(findings, out)}", soft_wrap=True, highlight=False)

@@ -28,7 +28,7 @@ def demo_command(
     from trustmix.experiment.demo import demo, verdict
     from trustmix.experiment.recipe import Recipe
     from trustmix.federation import method_label
-    from trustmix.report import report
+    from trustmix.report import load_study, write_report
 
     recipe = Recipe.load("demo", [f"seed={seed}"])
     console = Console()
@@ -38,7 +38,7 @@ def demo_command(
     histories = demo(recipe, out, lambda method: run_display(console, title=method))
     console.print(comparison_table({method_label(name): history for name, history in histories.items()}))
     console.print(verdict(histories, recipe, classes=10), soft_wrap=True, highlight=False)
-    page = report([out / method for method in histories], out / "report.html")
+    page = write_report(load_study([out / method for method in histories]), out / "report.html")
     console.print(f"Report: {page}", soft_wrap=True, highlight=False)
 
 
@@ -61,7 +61,7 @@ def run_command(
     from trustmix.cli.progress import comparison_table, run_display
     from trustmix.experiment.recipe import Recipe
     from trustmix.experiment.run import run
-    from trustmix.report import report
+    from trustmix.report import load_study, write_report
 
     changes = overrides or []
     loaded = Recipe.load(recipe, changes)
@@ -69,7 +69,7 @@ def run_command(
     console = Console(quiet=quiet)
     with run_display(console) as callbacks, log_to_console(console):
         history = run(loaded, out=folder, resume=resume, overwrite=overwrite, callbacks=callbacks)
-    page = report([folder], folder / "report.html")
+    page = write_report(load_study([folder]), folder / "report.html")
     console.print(comparison_table({history.rounds[-1].method: history}))
     left_out = sum(len(line.failed) for line in history.rounds)
     if left_out:

@@ -13,7 +13,7 @@ import torch
 
 from trustmix.data.dataset import Dataset
 from trustmix.data.loading import read_npz
-from trustmix.data.tables import table_format, read_table
+from trustmix.data.tables import read_table, table_format
 from trustmix.data.text import DEFAULT_TOKENIZER, join_columns, tokenize
 from trustmix.data.vision import IMAGE_SUFFIXES, decode_image, stack_images
 from trustmix.errors import TrustmixError

@@ -15,7 +15,7 @@ from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import resolve_user_path
 from trustmix.data.labels import build_dataset, read_labels, select_classes, split_off_test
 from trustmix.data.loading import DATASETS, labelled_part, read_npz
-from trustmix.data.tables import Table, column, table_format, read_table
+from trustmix.data.tables import Table, column, read_table, table_format
 from trustmix.errors import TrustmixError
 
 

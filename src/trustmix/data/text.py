@@ -19,7 +19,7 @@ from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import locate_dataset, resolve_user_path
 from trustmix.data.labels import read_labels, select_classes, split_off_test
 from trustmix.data.loading import DATASETS
-from trustmix.data.tables import Table, column, table_format, read_table
+from trustmix.data.tables import Table, column, read_table, table_format
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.huggingface import download_snapshot
 from trustmix.imports import require_extra

@@ -20,7 +20,7 @@ import torch
 from trustmix import storage
 from trustmix.aggregation import Teacher, Upload
 from trustmix.data import read_npz
-from trustmix.data.tables import Table, table_format, read_table
+from trustmix.data.tables import Table, read_table, table_format
 from trustmix.density import ClassGaussians, percentile_ranks
 from trustmix.errors import TrustmixError
 from trustmix.federation import resolve_method

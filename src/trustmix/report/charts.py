@@ -1,6 +1,6 @@
-"""Pictures before they are drawn: what a chart or a heat map shows, and the same as CSV.
+"""Charts and heat maps before they are drawn: their numbers, their labels, and the same as CSV.
 
-The page draws them as SVG (`drawing`), `--figures` by matplotlib (`printed`): the same numbers in both.
+`svg` draws charts for a page, and `figures` draws both by matplotlib for a paper; the numbers are the same.
 """
 
 import csv
@@ -10,118 +10,176 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from trustmix.experiment.tables import MeanStd
-from trustmix.report.load import Method
+from trustmix.report.study import MethodLabel
 
 Unit: TypeAlias = Literal["percent", "points", "number", "megabytes"]
+"""How a number is written: a fraction in per cent, a difference of fractions in points, a number, bytes in MB."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place in a chart; `std` is the standard deviation over seeds where there are several."""
+    """A point of a chart."""
 
     x: float
     y: float
     std: float | None = None
+    """The standard deviation of y over seeds; None with a single seed."""
     name: str | None = None
-    """Whose point it is, where it stands for itself."""
+    """The name of a point that stands for one client."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One method's points."""
+    """The points of one method."""
 
-    method: Method
+    method: MethodLabel
     points: Sequence[Point]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over a number, or, where points are not joined, a cloud around the diagonal."""
+    """Curves, or a scatter plot around the diagonal."""
 
     key: str
-    """Names its file."""
+    """The name of the chart's file."""
     title: str
-    x: str
-    y: str
+    x_label: str
+    y_label: str
     series: Sequence[Series]
-    unit: Unit = "percent"
+    y_unit: Unit = "percent"
     x_unit: Unit = "number"
-    joined: bool = True
-    levels: Sequence[tuple[Method, MeanStd]] = ()
-    """Lines across, such as the reference's accuracy."""
+    scatter: bool = False
+    """Whether points are not connected; both axes have the same range then, and the diagonal is drawn."""
+    levels: Sequence[tuple[MethodLabel, MeanStd]] = ()
+    """Horizontal lines, such as the accuracy of the centralized reference."""
     note: str = ""
+    """A sentence below the title."""
 
-    def csv(self) -> str:
-        """A line a point; of fractions, fractions."""
-        lines: list[list[object]] = [["method", "name", self.x, self.y, "std"]]
+    def to_csv(self) -> str:
+        """Write the chart's numbers as CSV.
+
+        Returns
+        -------
+        str
+            One line per point and one per level; accuracies are fractions.
+        """
+        lines: list[list[object]] = [["method", "name", self.x_label, self.y_label, "std"]]
         for one in self.series:
             lines += [[one.method.name, point.name, point.x, point.y, point.std] for point in one.points]
         lines += [[method.name, "level", None, level.mean, level.std] for method, level in self.levels]
-        return _csv(lines)
+        return _to_csv(lines)
 
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Figures by two settings."""
+    """Accuracies, or other fractions, by two settings."""
 
     key: str
+    """The name of the heat map's file."""
     title: str
-    x: str
-    y: str
+    x_label: str
+    y_label: str
     columns: Sequence[str]
     rows: Sequence[str]
-    figures: Sequence[Sequence[MeanStd]]
-    """By row and column."""
+    values: Sequence[Sequence[MeanStd]]
+    """Fractions, by row and column."""
     note: str = ""
+    """A sentence below the title."""
 
-    def csv(self) -> str:
-        """A line a field, as fractions."""
-        lines: list[list[object]] = [[self.y, self.x, "accuracy", "std", "n"]]
-        for row, figures in zip(self.rows, self.figures, strict=True):
-            for column, figure in zip(self.columns, figures, strict=True):
-                lines.append([row, column, figure.mean, figure.std, figure.n])
-        return _csv(lines)
+    def to_csv(self) -> str:
+        """Write the heat map's numbers as CSV.
 
-
-Picture: TypeAlias = Chart | Heatmap
-
-
-@dataclass(frozen=True)
-class Section:
-    """Pictures that answer one question; of those with a task, the page shows one task at a time."""
-
-    key: str
-    title: str
-    text: str
-    pictures: Sequence[tuple[int | None, Picture]]
-    """With the index of the task that each belongs to, or None where it is about all."""
-
-    @property
-    def about_all(self) -> bool:
-        """Whether it says nothing of a single task."""
-        return all(task is None for task, _ in self.pictures)
+        Returns
+        -------
+        str
+            One line per value, as fractions.
+        """
+        lines: list[list[object]] = [[self.y_label, self.x_label, "accuracy", "std", "n"]]
+        for row, values in zip(self.rows, self.values, strict=True):
+            for column, value in zip(self.columns, values, strict=True):
+                lines.append([row, column, value.mean, value.std, value.n])
+        return _to_csv(lines)
 
 
-def format_points(value: float, unit: Unit) -> str:
-    """A number as people read it.
+Figure: TypeAlias = Chart | Heatmap
+TaskFigure: TypeAlias = tuple[int | None, Figure]
+"""A figure with the index of the task that it is about, or with None where it is about all tasks."""
 
-    >>> kinds = {"percent": 0.6136, "points": 0.021, "number": 12.345, "megabytes": 1234567}
-    >>> tuple(format_points(value, kind) for kind, value in kinds.items())
-    ('61.4 %', '+2.1 points', '12.3', '1.23 MB')
+
+def format_number(value: float, unit: Unit) -> str:
+    """Format a number of a chart for people to read.
+
+    Parameters
+    ----------
+    value : float
+        A fraction, a difference of fractions, a number, or a number of bytes.
+    unit : {"percent", "points", "number", "megabytes"}
+        How to write it.
+
+    Returns
+    -------
+    str
+        The number with its unit.
+
+    Examples
+    --------
+    >>> format_number(0.6136, "percent"), format_number(0.021, "points")
+    ('61.4 %', '+2.1 points')
+    >>> format_number(12.345, "number"), format_number(1234567, "megabytes")
+    ('12.3', '1.23 MB')
     """
     if unit == "percent":
         return f"{100 * value:.1f} %"
     if unit == "points":
         return f"{100 * value:+.1f} points"
     if unit == "megabytes":
-        return f"{significant(value / 1e6)} MB"
-    return significant(value)
+        return f"{format_significant(value / 1e6)} MB"
+    return format_significant(value)
 
 
-def significant(value: float) -> str:
-    """Three significant digits, without an exponent.
+def format_tick(value: float, unit: Unit) -> str:
+    """Format a number beside an axis, as short as possible.
 
-    >>> significant(0.01234), significant(8.0), significant(1234.5)
+    Parameters
+    ----------
+    value : float
+        A fraction, a difference of fractions, a number, or a number of bytes.
+    unit : {"percent", "points", "number", "megabytes"}
+        How to write it.
+
+    Returns
+    -------
+    str
+        The tick's label.
+
+    Examples
+    --------
+    >>> format_tick(0.25, "percent"), format_tick(0.05, "points"), format_tick(2e6, "megabytes")
+    ('25 %', '+5', '2 MB')
+    """
+    if unit == "percent":
+        return f"{format_significant(100 * value)} %"
+    if unit == "points":
+        return f"{100 * value:+.3g}" if value else "0"
+    return f"{format_significant(value / 1e6)} MB" if unit == "megabytes" else format_significant(value)
+
+
+def format_significant(value: float) -> str:
+    """Format a number with three significant digits, without an exponent.
+
+    Parameters
+    ----------
+    value : float
+        Any number.
+
+    Returns
+    -------
+    str
+        The number; from 100 on without digits after the point.
+
+    Examples
+    --------
+    >>> format_significant(0.01234), format_significant(8.0), format_significant(1234.5)
     ('0.0123', '8', '1,234')
     """
     if abs(value) >= 100:
@@ -130,7 +188,7 @@ def significant(value: float) -> str:
     return digits.rstrip("0").rstrip(".")
 
 
-def _csv(lines: Sequence[Sequence[object]]) -> str:
+def _to_csv(lines: Sequence[Sequence[object]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()

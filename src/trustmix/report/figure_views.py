@@ -8,8 +8,8 @@ from typing import ClassVar, TypeAlias, TypedDict
 from markupsafe import Markup
 
 from trustmix.experiment.tables import MeanStd
-from trustmix.report.charts import Chart, Heatmap, Picture, Point, format_points
-from trustmix.report.load import Method
+from trustmix.report.charts import Chart, Figure, Heatmap, Point, TaskFigure, format_number
+from trustmix.report.study import MethodLabel
 from trustmix.report.svg import ChartLayout, draw_chart, layout_chart
 
 
@@ -26,7 +26,7 @@ class ChartData(TypedDict):
     """A chart's numbers as the page's script reads them, for the pointer and for the table of numbers."""
 
     x: str
-    joined: bool
+    scatter: bool
     series: list[SeriesData]
 
 
@@ -79,9 +79,7 @@ class FigureGroup:
     blocks: Sequence[FigureBlock]
 
 
-def group_figures(
-    text: str, figures: Sequence[tuple[int | None, Picture]], colours: Mapping[Method, int]
-) -> FigureGroup:
+def group_figures(text: str, figures: Sequence[TaskFigure], colours: Mapping[MethodLabel, int]) -> FigureGroup:
     """Prepare figures for the template figures.html.
 
     Parameters
@@ -90,7 +88,7 @@ def group_figures(
         The text above the figures.
     figures : sequence of (int or None, Chart or Heatmap)
         Each figure with the index of its task; figures of one task are next to each other.
-    colours : mapping of method to int
+    colours : mapping of MethodLabel to int
         Each method's index in the palette.
 
     Returns
@@ -105,14 +103,14 @@ def group_figures(
     return FigureGroup(text, blocks)
 
 
-def view_figure(figure: Picture, colours: Mapping[Method, int]) -> FigureView:
+def view_figure(figure: Figure, colours: Mapping[MethodLabel, int]) -> FigureView:
     """Prepare one figure for its template.
 
     Parameters
     ----------
     figure : Chart or Heatmap
         A figure with at least one number.
-    colours : mapping of method to int
+    colours : mapping of MethodLabel to int
         Each method's index in the palette.
 
     Returns
@@ -128,7 +126,7 @@ def view_figure(figure: Picture, colours: Mapping[Method, int]) -> FigureView:
     return ChartView(figure, draw_chart(figure, layout, colours), legend, _chart_data(figure, layout, colours))
 
 
-def _chart_data(chart: Chart, layout: ChartLayout, colours: Mapping[Method, int]) -> ChartData:
+def _chart_data(chart: Chart, layout: ChartLayout, colours: Mapping[MethodLabel, int]) -> ChartData:
     series: list[SeriesData] = [
         {
             "name": one.method.name,
@@ -137,19 +135,19 @@ def _chart_data(chart: Chart, layout: ChartLayout, colours: Mapping[Method, int]
         }
         for one in chart.series
     ]
-    return {"x": chart.x, "joined": chart.joined, "series": series}
+    return {"x": chart.x_label, "scatter": chart.scatter, "series": series}
 
 
 def _point_data(chart: Chart, layout: ChartLayout, point: Point) -> list[int | str]:
-    value = format_points(point.y, chart.unit)
-    if point.std and chart.unit == "percent":
+    value = format_number(point.y, chart.y_unit)
+    if point.std and chart.y_unit == "percent":
         value = value.replace(" %", f" ± {100 * point.std:.1f} %")
     places = [round(layout.x(point.x)), round(layout.y(point.y))]
-    return [*places, format_points(point.x, chart.x_unit), value, *([point.name] if point.name else [])]
+    return [*places, format_number(point.x, chart.x_unit), value, *([point.name] if point.name else [])]
 
 
 def _shaded_rows(heatmap: Heatmap) -> list[tuple[str, list[HeatmapCell]]]:
-    means = [value.mean for row in heatmap.figures for value in row if value.mean is not None]
+    means = [value.mean for row in heatmap.values for value in row if value.mean is not None]
     low, high = min(means), max(means)
 
     def depth(value: MeanStd) -> float:
@@ -157,6 +155,6 @@ def _shaded_rows(heatmap: Heatmap) -> list[tuple[str, list[HeatmapCell]]]:
 
     rows = [
         (name, [HeatmapCell(value, depth(value)) for value in values])
-        for name, values in zip(heatmap.rows, heatmap.figures, strict=True)
+        for name, values in zip(heatmap.rows, heatmap.values, strict=True)
     ]
     return rows[::-1]

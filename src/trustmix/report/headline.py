@@ -1,24 +1,46 @@
-"""What the figures say, in one sentence made from them: the page's title, and the line of facts below it."""
+"""The result of a study in one sentence, made from its numbers: the title of the page and the line below it."""
 
 from collections.abc import Sequence
 
 from trustmix.experiment.tables import MeanStd
-from trustmix.report.load import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
+from trustmix.report.study import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
 
 
 def headline(study: Study) -> str:
-    """The title sentence."""
-    if len(study.values(PUBLIC)) > 1 and len(study.values(PRIVATE)) > 1:
-        return _sizes(study)
-    if len(study.values(CLASSES)) > 1:
-        return _classes(study)
+    """Write the title of a study's page.
+
+    Parameters
+    ----------
+    study : Study
+        The runs.
+
+    Returns
+    -------
+    str
+        One sentence about the most accurate method.
+    """
+    if len(study.task_values(PUBLIC)) > 1 and len(study.task_values(PRIVATE)) > 1:
+        return _headline_by_sizes(study)
+    if len(study.task_values(CLASSES)) > 1:
+        return _headline_by_classes(study)
     if len(study.tasks) > 1:
-        return _wins(study)
-    return _one_task(study, study.tasks[0])
+        return _headline_of_tasks(study)
+    return _headline_of_task(study, study.tasks[0])
 
 
-def facts(study: Study) -> str:
-    """Data, models, clients, rounds and seeds, where they are the same in all runs."""
+def subtitle(study: Study) -> str:
+    """Write the line below the title of a study's page.
+
+    Parameters
+    ----------
+    study : Study
+        The runs.
+
+    Returns
+    -------
+    str
+        Data sets, models, clients, rounds and seeds; clients and rounds only where they are the same in all runs.
+    """
     recipes = [run.recipe for run in study.runs]
     datasets = {str(recipe.data.name or recipe.data.source) for recipe in recipes}
     models = {str(model.name or model.source) for recipe in recipes for model in recipe.models}
@@ -26,9 +48,9 @@ def facts(study: Study) -> str:
     clients = {recipe.clients for recipe in recipes}
     rounds = {len(run.history.rounds) for run in study.runs}
     held = {recipe.split.classes_per_client if recipe.split.kind == "classes" else None for recipe in recipes}
-    share = f", {_count(next(iter(held)) or 0, 'class', 'classes')} each" if len(held) == 1 and None not in held else ""
+    each = f", {_count(next(iter(held)) or 0, 'class', 'classes')} each" if len(held) == 1 and None not in held else ""
     parts = [", ".join(sorted(datasets)), ", ".join(sorted(models))]
-    parts += [_count(next(iter(clients)), "client") + share] if len(clients) == 1 else []
+    parts += [_count(next(iter(clients)), "client") + each] if len(clients) == 1 else []
     parts += [_count(next(iter(rounds)), "round")] if len(rounds) == 1 else []
     return " · ".join([*parts, f"seed {next(iter(seeds))}" if len(seeds) == 1 else f"{len(seeds)} seeds"])
 
@@ -42,93 +64,102 @@ def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def _one_task(study: Study, task: Task) -> str:
-    cells = study.of(task)
-    best = _best(cells)
+def _headline_of_task(study: Study, task: Task) -> str:
+    cells = study.cells_of(task)
+    best = _best_cell(cells)
     if best is None:
-        (first, *_) = cells
-        return f"{_rounds(study)} of {first.method.name}, with no accuracy known."
-    clients = best.runs[0].recipe.clients
-    who = "one informed client" if best.method.is_reference else f"{_count(clients, 'client')}"
+        return f"{_rounds(study)} of {cells[0].method.name}, with no accuracy known."
+    clients = _count(best.runs[0].recipe.clients, "client")
+    learners = "one informed client" if best.method.is_reference else clients
     rival = _rival(cells, best)
-    alone = next((cell.best.mean for cell in cells if cell.method.is_local and cell is not best), None)
-    trained = "" if alone is None or (rival and rival.method.is_local) else f"; alone they reach {_percent(alone)}"
+    alone = "" if rival and rival.method.is_local else _local_clause(cells, best)
     if rival is None:
-        return f"{best.method.name} brings {who} to {_percent(best.best.mean)} in {_rounds(study)}{trained}."
-    lead = _lead(best, rival)
-    return f"{lead.replace(' reaches ', f' brings {who} to ', 1) if trained else lead}{trained}."
+        accuracy = _percent(best.best_accuracy.mean)
+        return f"{best.method.name} brings {learners} to {accuracy} in {_rounds(study)}{alone}."
+    if alone:
+        return f"{_compare(best, rival, f'brings {learners} to')}{alone}."
+    return f"{_compare(best, rival)}."
 
 
-def _classes(study: Study) -> str:
+def _local_clause(cells: Sequence[Cell], best: Cell) -> str:
+    """What clients reach by local training, where it is known and not the best itself."""
+    local = [cell for cell in cells if cell.method.is_local and cell is not best]
+    mean = local[0].best_accuracy.mean if local else None
+    return "" if mean is None else f"; alone they reach {_percent(mean)}"
+
+
+def _headline_by_classes(study: Study) -> str:
     """The gain at the fewest and at the most classes per client."""
-    values = study.values(CLASSES)
-    ends: list[str] = []
+    values = study.task_values(CLASSES)
+    clauses: list[str] = []
     for value in (values[0], values[-1]):
         cells = [cell for cell in study.cells if cell.task.settings[CLASSES] == value]
-        best = _best([cell for cell in cells if cell.task == cells[0].task])
-        rival = best and _rival([cell for cell in cells if cell.task == best.task], best)
+        best = _best_cell([cell for cell in cells if cell.task == cells[0].task])
         if best is None:
             continue
-        said = _lead(best, rival) if rival else f"{best.method.name} reaches {_percent(best.best.mean)}"
-        held = f"{value:,}" if ends else f"{_count(value, 'class', 'classes')} per client"
-        ends.append(f"with {held}, {said}")
-    text = "; ".join(ends) or "No accuracy is known"
+        rival = _rival([cell for cell in cells if cell.task == best.task], best)
+        reached = f"{best.method.name} reaches {_percent(best.best_accuracy.mean)}"
+        classes = f"{value:,}" if clauses else f"{_count(value, 'class', 'classes')} per client"
+        clauses.append(f"with {classes}, {_compare(best, rival) if rival else reached}")
+    text = "; ".join(clauses) or "No accuracy is known"
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _sizes(study: Study) -> str:
-    """From the smallest to the largest sets."""
-    (method, *_) = [method for method in study.methods if method.exchanges] or study.methods
-    told = []
+def _headline_by_sizes(study: Study) -> str:
+    """The accuracy with the smallest and with the largest sets."""
+    federated = [method for method in study.methods if method.exchanges]
+    method = (federated or study.methods)[0]
+    clauses = []
     for end in (0, -1):
-        sizes = {PUBLIC: study.values(PUBLIC)[end], PRIVATE: study.values(PRIVATE)[end]}
-        found = [c.best.mean for c in study.cells if c.method == method and sizes.items() <= c.task.settings.items()]
-        means = [mean for mean in found if mean is not None]
+        public, private = study.task_values(PUBLIC)[end], study.task_values(PRIVATE)[end]
+        sizes = {PUBLIC: public, PRIVATE: private}
+        cells = [c for c in study.cells if c.method == method and sizes.items() <= c.task.settings.items()]
+        means = [cell.best_accuracy.mean for cell in cells if cell.best_accuracy.mean is not None]
         if means:
-            told.append(f"{_percent(max(means))} with {sizes[PUBLIC]:,} public and {sizes[PRIVATE]:,} private samples")
-    return f"{method.name} reaches {' and '.join(told) or 'what the tables below show'}."
+            clauses.append(f"{_percent(max(means))} with {public:,} public and {private:,} private samples")
+    return f"{method.name} reaches {' and '.join(clauses) or 'what the tables below show'}."
 
 
-def _wins(study: Study) -> str:
-    """How often the method that wins most often wins."""
-    winners = [best.method.name for task in study.tasks if (best := _best(study.of(task)))]
+def _headline_of_tasks(study: Study) -> str:
+    """In how many tasks the most successful method is the most accurate."""
+    winners = [best.method.name for task in study.tasks if (best := _best_cell(study.cells_of(task)))]
     if not winners:
         return f"{len(study.tasks)} settings, with no accuracy known."
     first = max(set(winners), key=lambda name: (winners.count(name), name))
     return f"{first} is the most accurate in {winners.count(first)} of {len(study.tasks)} settings."
 
 
-def _best(cells: Sequence[Cell]) -> Cell | None:
-    """The most accurate method that could be used: neither alone nor the reference, if there is another one."""
-    known = [cell for cell in cells if cell.best.mean is not None]
-    usable = [cell for cell in known if cell.method.exchanges]
-    return max(usable or known, key=lambda cell: cell.best.mean or 0, default=None)
+def _best_cell(cells: Sequence[Cell]) -> Cell | None:
+    """The most accurate federated method; without one, the more accurate of local training and the reference."""
+    known = [cell for cell in cells if cell.best_accuracy.mean is not None]
+    federated = [cell for cell in known if cell.method.exchanges]
+    return max(federated or known, key=lambda cell: cell.best_accuracy.mean or 0, default=None)
 
 
 def _rival(cells: Sequence[Cell], best: Cell) -> Cell | None:
-    """What the best is compared with: plain averaging, else the next best, else training alone."""
-    others = [cell for cell in cells if cell is not best and cell.best.mean is not None]
+    """What the best is compared with: plain averaging, else the next best, else local training."""
+    others = [cell for cell in cells if cell is not best and cell.best_accuracy.mean is not None]
     averaged = [cell for cell in others if cell.method.rule == "avg"]
-    usable = [cell for cell in others if cell.method.exchanges]
-    alone = [cell for cell in others if cell.method.is_local]
-    return max(averaged or usable or alone, key=lambda cell: cell.best.mean or 0, default=None)
+    federated = [cell for cell in others if cell.method.exchanges]
+    local = [cell for cell in others if cell.method.is_local]
+    return max(averaged or federated or local, key=lambda cell: cell.best_accuracy.mean or 0, default=None)
 
 
-def _lead(best: Cell, rival: Cell) -> str:
-    """One method against another, and no gain claimed that is within what seeds vary."""
-    mine, other = best.best, rival.best
+def _compare(best: Cell, rival: Cell, verb: str = "reaches") -> str:
+    """One method against another; a gain within the standard deviation over seeds is not claimed."""
+    mine, other = best.best_accuracy, rival.best_accuracy
     gain = (mine.mean or 0) - (other.mean or 0)
-    said = f"{best.method.name} reaches {_percent(mine.mean)}"
-    if gain <= _varies(mine, other):
-        return f"{said} and {rival.method.name} {_percent(other.mean)}, no further apart than seeds are"
+    reached = f"{best.method.name} {verb} {_percent(mine.mean)}"
+    if gain <= _largest_std(mine, other):
+        return f"{reached} and {rival.method.name} {_percent(other.mean)}, no further apart than seeds are"
     if gain < 0.001:
-        return f"{said}, no more than {rival.method.name}"
-    return f"{said}, {100 * gain:.1f} points over {rival.method.name}"
+        return f"{reached}, no more than {rival.method.name}"
+    return f"{reached}, {100 * gain:.1f} points over {rival.method.name}"
 
 
-def _varies(*figures: MeanStd) -> float:
-    """The largest standard deviation over seeds; less than nothing where there is one seed only."""
-    return max((figure.std for figure in figures if figure.std is not None), default=-1.0)
+def _largest_std(*values: MeanStd) -> float:
+    """The largest standard deviation over seeds; negative where there is one seed only."""
+    return max((value.std for value in values if value.std is not None), default=-1.0)
 
 
 def _rounds(study: Study) -> str:

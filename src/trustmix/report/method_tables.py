@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trustmix.experiment.tables import MeanStd
-from trustmix.report.charts import significant
-from trustmix.report.load import PRIVATE, PUBLIC, Cell, Method, Study
+from trustmix.report.charts import format_significant
+from trustmix.report.study import PRIVATE, PUBLIC, Cell, MethodLabel, Study
 
 MAX_TASKS = 12
 """The largest number of tasks in the overview."""
@@ -33,14 +33,14 @@ class MethodTable:
     """The index of the table's task; None where it is about all tasks."""
 
 
-def overview_table(study: Study, colours: Mapping[Method, int]) -> MethodTable | None:
+def overview_table(study: Study, colours: Mapping[MethodLabel, int]) -> MethodTable | None:
     """Tabulate the best accuracy of every method on every task.
 
     Parameters
     ----------
     study : Study
         The runs.
-    colours : mapping of method to int
+    colours : mapping of MethodLabel to int
         Each method's index in the palette.
 
     Returns
@@ -48,10 +48,10 @@ def overview_table(study: Study, colours: Mapping[Method, int]) -> MethodTable |
     MethodTable or None
         None where the table would be too wide, or where a heat map shows the same.
     """
-    if len(study.tasks) > MAX_TASKS or (study.values(PUBLIC) and study.values(PRIVATE)):
+    if len(study.tasks) > MAX_TASKS or (study.task_values(PUBLIC) and study.task_values(PRIVATE)):
         return None
-    by_task = [{cell.method: cell.best for cell in study.of(task)} for task in study.tasks]
-    largest = [_largest_accuracy(study.of(task)) for task in study.tasks]
+    by_task = [{cell.method: cell.best_accuracy for cell in study.cells_of(task)} for task in study.tasks]
+    largest = [_largest_accuracy(study.cells_of(task)) for task in study.tasks]
     rows = []
     for method in study.methods:
         values = [found.get(method, MeanStd.of([])) for found in by_task]
@@ -60,7 +60,7 @@ def overview_table(study: Study, colours: Mapping[Method, int]) -> MethodTable |
     return MethodTable("best accuracy, %", [task.name for task in study.tasks], rows)
 
 
-def task_table(study: Study, index: int, colours: Mapping[Method, int]) -> MethodTable:
+def task_table(study: Study, index: int, colours: Mapping[MethodLabel, int]) -> MethodTable:
     """Tabulate what the methods reach on one task, and what that costs.
 
     Parameters
@@ -69,7 +69,7 @@ def task_table(study: Study, index: int, colours: Mapping[Method, int]) -> Metho
         The runs.
     index : int
         The task's index in `study.tasks`.
-    colours : mapping of method to int
+    colours : mapping of MethodLabel to int
         Each method's index in the palette.
 
     Returns
@@ -78,7 +78,7 @@ def task_table(study: Study, index: int, colours: Mapping[Method, int]) -> Metho
         A table with the columns in which something is known.
     """
     task = study.tasks[index]
-    cells = study.of(task)
+    cells = study.cells_of(task)
     columns = {name: fields for name, fields in _columns(cells).items() if any(_is_known(field) for field in fields)}
     rows = [
         (cell.method.name, colours[cell.method], [fields[row] for fields in columns.values()])
@@ -93,12 +93,12 @@ def _columns(cells: Sequence[Cell]) -> dict[str, list[TableField]]:
     codecs = [f"{cell.runs[0].recipe.wire.up} / {cell.runs[0].recipe.wire.down}" for cell in cells]
     usual = set(codecs) == {"float32 / float32"}
     return {
-        "best accuracy, %": [_percent(cell.best, best=cell.best.mean == top) for cell in cells],
+        "best accuracy, %": [_percent(cell.best_accuracy, best=cell.best_accuracy.mean == top) for cell in cells],
         "in round": [TableField(_best_rounds(cell)) for cell in cells],
-        "final, %": [_percent(cell.last("accuracy_mean")) for cell in cells],
-        "own classes, %": [_percent(cell.last("local_accuracy_mean")) for cell in cells],
-        "teacher, %": [_percent(cell.last("teacher_accuracy")) for cell in cells],
-        "ECE, %": [_percent(cell.last("ece_mean")) for cell in cells],
+        "final, %": [_percent(cell.final("accuracy_mean")) for cell in cells],
+        "own classes, %": [_percent(cell.final("local_accuracy_mean")) for cell in cells],
+        "teacher, %": [_percent(cell.final("teacher_accuracy")) for cell in cells],
+        "ECE, %": [_percent(cell.final("ece_mean")) for cell in cells],
         "MB up": [TableField(_megabytes(cell, "bytes_up")) for cell in cells],
         "MB down": [TableField(_megabytes(cell, "bytes_down")) for cell in cells],
         "codec up / down": [TableField(UNKNOWN if usual else codec) for codec in codecs],
@@ -110,8 +110,12 @@ def _is_known(field: TableField) -> bool:
 
 
 def _largest_accuracy(cells: Sequence[Cell]) -> float | None:
-    """The largest accuracy; the reference, whose training needs everything in one place, does not compete."""
-    known = [cell.best.mean for cell in cells if not cell.method.is_reference and cell.best.mean is not None]
+    """The largest accuracy; the centralized reference does not compete."""
+    known = [
+        cell.best_accuracy.mean
+        for cell in cells
+        if not cell.method.is_reference and cell.best_accuracy.mean is not None
+    ]
     return max(known, default=None)
 
 
@@ -132,4 +136,4 @@ def _best_rounds(cell: Cell) -> str:
 
 def _megabytes(cell: Cell, name: str) -> str:
     mean = MeanStd.of(sum(getattr(line, name) for line in run.history.rounds) for run in cell.runs).mean or 0
-    return significant(mean / 1e6)
+    return format_significant(mean / 1e6)

@@ -1,16 +1,18 @@
 """The report of a study as one HTML file with its style, its script and its data inside; it opens offline."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from trustmix.report.charts import Section
+from trustmix import storage
 from trustmix.report.figure_views import group_figures
-from trustmix.report.headline import facts, headline
-from trustmix.report.load import Cell, Run, Study
+from trustmix.report.headline import headline, subtitle
 from trustmix.report.method_tables import overview_table, task_table
 from trustmix.report.palette import assign_colours, study_palette
 from trustmix.report.rendering import PageSection, render
-from trustmix.report.sections import sections
-from trustmix.report.trust_map import trusted
+from trustmix.report.sections import FigureSection, build_sections
+from trustmix.report.study import Cell, MethodLabel, Run, Study
+from trustmix.report.trust_map import build_trust_data
 
 MAX_FAILURES = 300
 """The largest number of failures that are listed."""
@@ -34,52 +36,64 @@ class FailureList:
     more: int
 
 
-def render_study_page(study: Study) -> str:
-    """Render the report of a study.
+def write_report(study: Study, out: Path) -> Path:
+    """Write the report of a study as one HTML file that opens offline.
 
     Parameters
     ----------
     study : Study
         The runs to report.
+    out : Path
+        The file to write.
 
     Returns
     -------
-    str
-        An HTML page.
+    Path
+        The file.
     """
+    storage.write_bytes(out, _render_report(study).encode())
+    return out
+
+
+def _render_report(study: Study) -> str:
     colours = assign_colours(study.methods)
-
-    def as_page_section(section: Section) -> PageSection:
-        content = group_figures(section.text, section.pictures, colours)
-        return PageSection(section.key, section.title, "figures.html", content)
-
-    trust_data = trusted(study)
-    found = sections(study)
-    by_task = [as_page_section(section) for section in found if not section.about_all]
+    trust_data = build_trust_data(study)
+    sections = build_sections(study)
+    by_task = [_page_section(section, colours) for section in sections if not section.about_all_tasks]
     if trust_data is not None:
         at = next((index for index, section in enumerate(by_task) if section.key == "calibration"), len(by_task))
         by_task[at:at] = [
             PageSection("trust", "Whom the teacher trusts", "trust.html"),
             PageSection("samples", "Sample by sample", "samples.html"),
         ]
-    failures = _failures(study)
-    if failures:
-        content = FailureList(failures[:MAX_FAILURES], len(failures[MAX_FAILURES:]))
-        by_task.append(PageSection("failures", "What failed, and why", "failures.html", content))
-    recipes = [(_run_name(study, cell, cell.runs[0]), cell.runs[0].recipe.toml()) for cell in study.cells]
-    by_task.append(PageSection("recipe", "The recipe", "recipes.html", recipes))
     return render(
         "study_page.html",
         palette=study_palette(study.methods),
         headline=headline(study).replace(" %", "\u00a0%"),
-        facts=facts(study),
+        subtitle=subtitle(study),
         tasks=[task.name for task in study.tasks],
         overview=overview_table(study, colours),
         tables=[task_table(study, index, colours) for index in range(len(study.tasks))],
-        sections_about_all=[as_page_section(section) for section in found if section.about_all],
-        sections_by_task=by_task,
+        sections_about_all=[_page_section(section, colours) for section in sections if section.about_all_tasks],
+        sections_by_task=[*by_task, *_record_sections(study)],
         trust_data=trust_data,
     )
+
+
+def _page_section(section: FigureSection, colours: Mapping[MethodLabel, int]) -> PageSection:
+    content = group_figures(section.text, section.figures, colours)
+    return PageSection(section.key, section.title, "figures.html", content)
+
+
+def _record_sections(study: Study) -> list[PageSection]:
+    """The last sections: what failed, and the recipes."""
+    recipes = [(_run_name(study, cell, cell.runs[0]), cell.runs[0].recipe.toml()) for cell in study.cells]
+    sections = [PageSection("recipe", "The recipe", "recipes.html", recipes)]
+    failures = _failures(study)
+    if failures:
+        content = FailureList(failures[:MAX_FAILURES], len(failures[MAX_FAILURES:]))
+        sections.insert(0, PageSection("failures", "What failed, and why", "failures.html", content))
+    return sections
 
 
 def _failures(study: Study) -> list[Failure]:

@@ -1,8 +1,11 @@
-"""One colour a method, the same in every figure; they are told apart by colour-blind readers and on dark pages."""
+"""One colour per method, the same in every figure.
+
+Colour-blind readers can distinguish the colours, and each has a variant for dark pages.
+"""
 
 from collections.abc import Sequence
 
-from trustmix.report.load import Method
+from trustmix.report.study import MethodLabel
 
 PALETTE = (
     ("#6b7280", "#9ca3af"),
@@ -16,38 +19,63 @@ PALETTE = (
     ("#8a5a2b", "#d9a878"),
     ("#4d7c0f", "#a9d65c"),
 )
-"""On light and on dark paper; first those of training alone and of the reference, then those of the paper's rules."""
+"""Each colour on light and on dark pages: of local training, of the reference, of the paper's rules, and free ones."""
 
-FREE = 5
-"""From here on places are given to methods without one, those first that no method of the study has for its own."""
+FIRST_FREE = 5
+"""The index of the first colour for methods without a fixed one; colours that no method has fixed are taken first."""
 
 
-def assign_colours(methods: Sequence[Method]) -> dict[Method, int]:
-    """Each method's place in `study_palette`.
+def assign_colours(methods: Sequence[MethodLabel]) -> dict[MethodLabel, int]:
+    """Assign a colour to every method.
 
-    >>> trust, mine = Method("trust", "Trust", 5), Method("mine", "mine")
+    Parameters
+    ----------
+    methods : sequence of MethodLabel
+        All methods of a study.
+
+    Returns
+    -------
+    dict of MethodLabel to int
+        Each method's index in `study_palette`; no two are the same while the palette has enough colours.
+
+    Examples
+    --------
+    >>> trust, mine = MethodLabel("trust", "Trust", 5), MethodLabel("mine", "mine")
     >>> assign_colours([mine, trust]) == {mine: 6, trust: 5}
     True
-    >>> assign_colours([Method("my.rules:Own", "Own", "#123456")]).popitem()[1] == len(PALETTE)
+    >>> own = MethodLabel("my.rules:Own", "Own", "#123456")
+    >>> assign_colours([own])[own] == len(PALETTE)
     True
     """
-    found: dict[Method, int] = {}
+    found: dict[MethodLabel, int] = {}
     own = _own_colours(methods)
     for method in methods:
         wanted = len(PALETTE) + own.index(method.colour) if isinstance(method.colour, str) else method.colour
         if wanted is None or (wanted in found.values() and wanted < len(PALETTE)):
-            free = [place for place in (*range(FREE, len(PALETTE)), *range(2, FREE)) if place not in found.values()]
-            taken = {other.colour for other in methods}
-            first = [place for place in free if place not in taken] or free
-            wanted = first[0] if first else FREE + len(found) % (len(PALETTE) - FREE)
+            indices = (*range(FIRST_FREE, len(PALETTE)), *range(2, FIRST_FREE))
+            free = [index for index in indices if index not in found.values()]
+            fixed = {other.colour for other in methods}
+            first = [index for index in free if index not in fixed] or free
+            wanted = first[0] if first else FIRST_FREE + len(found) % (len(PALETTE) - FIRST_FREE)
         found[method] = wanted
     return found
 
 
-def study_palette(methods: Sequence[Method]) -> tuple[tuple[str, str], ...]:
-    """The palette, and behind it the colours that methods of the study brought themselves, on both kinds of paper."""
+def study_palette(methods: Sequence[MethodLabel]) -> tuple[tuple[str, str], ...]:
+    """Extend the palette by the colours that methods bring themselves, the same on light and on dark pages.
+
+    Parameters
+    ----------
+    methods : sequence of MethodLabel
+        All methods of a study.
+
+    Returns
+    -------
+    tuple of pairs of str
+        Colours on light and on dark pages.
+    """
     return (*PALETTE, *((colour, colour) for colour in _own_colours(methods)))
 
 
-def _own_colours(methods: Sequence[Method]) -> list[str]:
+def _own_colours(methods: Sequence[MethodLabel]) -> list[str]:
     return list(dict.fromkeys(method.colour for method in methods if isinstance(method.colour, str)))

@@ -1,13 +1,13 @@
-"""What the figures of a study show, section by section; one without data is left out."""
+"""The sections of a report that consist of figures; a section without data is left out."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
 from trustmix.experiment.tables import MeanStd, format_value
-from trustmix.federation import Round
-from trustmix.report.charts import Chart, Heatmap, Picture, Point, Section, Series, Unit
-from trustmix.report.load import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
+from trustmix.report.charts import Chart, Heatmap, Point, Series, TaskFigure, Unit
+from trustmix.report.study import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
 
 ACCURACY = {
     "accuracy_mean": ("On all classes", "accuracy", "mean over clients, after distilling from the round's teacher"),
@@ -15,7 +15,7 @@ ACCURACY = {
     "teacher_accuracy": ("The teacher on the public set", "accuracy", "whose labels only measure it"),
     "student_accuracy": ("The server's student, on all classes", "accuracy", "it has seen teachers only"),
 }
-TRUST = {
+CONCENTRATION = {
     "effective_clients": ("Effective clients", "1/χ", "how many equally trusted clients would be as concentrated"),
     "concentration": ("Concentration", "χ", "mean over samples of the sum of squared weights"),
     "density_auc": ("Density AUC", "AUC", "chance that a sample of own classes outscores another; ½ is luck"),
@@ -26,156 +26,187 @@ CALIBRATION = {
     "nll_mean": ("Clients' log-loss", "negative log-likelihood", "of the test labels, in nats"),
     "teacher_nll": ("The teacher's log-loss", "negative log-likelihood", "of the known public labels, in nats"),
 }
-"""Fields of a round: heading, axis and what it is."""
+"""Fields of a round with the title, the label of the y axis and the note of their charts."""
 
 
-def sections(study: Study) -> list[Section]:
-    """All sections that have something to show."""
-    drawn = [
-        _against_classes(study),
-        _ablation(study),
-        _over_rounds(study, "rounds", "Accuracy, round by round", "Bands are ± one standard deviation.", ACCURACY),
+@dataclass(frozen=True)
+class FigureSection:
+    """Figures that answer one question."""
+
+    key: str
+    """The section's anchor."""
+    title: str
+    text: str
+    figures: Sequence[TaskFigure]
+
+    @property
+    def about_all_tasks(self) -> bool:
+        """Whether no figure belongs to a single task."""
+        return all(task is None for task, _ in self.figures)
+
+
+def build_sections(study: Study) -> list[FigureSection]:
+    """Build all sections that have at least one figure.
+
+    Parameters
+    ----------
+    study : Study
+        The runs.
+
+    Returns
+    -------
+    list of FigureSection
+        The sections, in the order of the page.
+    """
+    sections = [
+        _accuracy_by_classes(study),
+        _accuracy_by_sizes(study),
+        _by_round(study, "rounds", "Accuracy, round by round", "Bands are ± one standard deviation.", ACCURACY),
         _own_classes(study),
-        _bytes(study),
-        _over_rounds(study, "concentration", "How concentrated trust is", "", TRUST),
-        _over_rounds(study, "calibration", "Calibration: does confidence mean anything?", "", CALIBRATION),
+        _accuracy_by_bytes(study),
+        _by_round(study, "concentration", "How concentrated trust is", "", CONCENTRATION),
+        _by_round(study, "calibration", "Calibration: does confidence mean anything?", "", CALIBRATION),
     ]
-    return [section for section in drawn if section.pictures]
+    return [section for section in sections if section.figures]
 
 
-def _over_rounds(study: Study, key: str, title: str, text: str, figures: dict[str, tuple[str, str, str]]) -> Section:
-    """A chart over rounds for each of these fields of a round, and each task."""
-    pictures: list[tuple[int | None, Picture]] = []
+def _by_round(study: Study, key: str, title: str, text: str, fields: dict[str, tuple[str, str, str]]) -> FigureSection:
+    """One chart over rounds for each of these fields of a round, and for each task."""
+    figures: list[TaskFigure] = []
     for index, task in enumerate(study.tasks):
-        for name, (heading, axis, note) in figures.items():
-            series = [Series(cell.method, over_rounds(cell, name)) for cell in study.of(task)]
-            series = [one for one in series if one.points]
-            percent = "accuracy" in name or "ece" in name
-            unit: Unit = "percent" if percent else "number"
+        for name, (heading, label, note) in fields.items():
+            series = [Series(cell.method, points) for cell in study.cells_of(task) if (points := _points(cell, name))]
+            unit: Unit = "percent" if "accuracy" in name or "ece" in name else "number"
             if series:
-                pictures.append((index, Chart(name, heading, "round", axis, series, unit, note=note)))
+                figures.append((index, Chart(name, heading, "round", label, series, unit, note=note)))
     several = any(len(cell.runs) > 1 for cell in study.cells)
-    return Section(key, title, text if several else "", pictures)
+    return FigureSection(key, title, text if several else "", figures)
 
 
-def over_rounds(cell: Cell, name: str) -> list[Point]:
+def _points(cell: Cell, name: str) -> list[Point]:
     """A field of the rounds, over the seeds that have it."""
     numbers = sorted({line.round for run in cell.runs for line in run.history.rounds})
     by_round = [{line.round: getattr(line, name) for line in run.history.rounds} for run in cell.runs]
-    figures = {number: MeanStd.of(run.get(number) for run in by_round) for number in numbers}
-    return [Point(number, f.mean, f.std) for number, f in figures.items() if f.mean is not None]
+    values = {number: MeanStd.of(run.get(number) for run in by_round) for number in numbers}
+    return [Point(number, value.mean, value.std) for number, value in values.items() if value.mean is not None]
 
 
-def _against_classes(study: Study) -> Section:
-    """The best accuracy over k, and across it the reference, which does not depend on k."""
-    pictures: list[tuple[int | None, Picture]] = []
-    for rest, cells in _by_rest(study, CLASSES):
-        series = [one for one in _series_over(study, cells, CLASSES, lambda cell: cell.best) if len(one.points) > 1]
-        drawn = [one for one in series if not one.method.is_reference]
+def _accuracy_by_classes(study: Study) -> FigureSection:
+    """The best accuracy over k, and as a level the reference, which does not depend on k."""
+    figures: list[TaskFigure] = []
+    for rest, cells in _group_by_rest(study, CLASSES):
+        series = _series_over(study, cells, CLASSES, lambda cell: cell.best_accuracy)
+        curves = [one for one in series if len(one.points) > 1 and not one.method.is_reference]
         levels = []
         for method in study.methods:
             runs = [run for cell in cells if cell.method == method for run in cell.runs]
             if method.is_reference and runs:
                 levels.append((method, MeanStd.of(run.history.best_accuracy for run in runs)))
-        if drawn:
+        if curves:
             title = rest.name or "Best accuracy on all classes"
-            chart = Chart("best_against_k", title, "classes per client, k", "best accuracy", drawn, levels=levels)
-            pictures.append((None, chart))
+            chart = Chart("best_against_k", title, "classes per client, k", "best accuracy", curves, levels=levels)
+            figures.append((None, chart))
     text = "Mean over seeds, ± one standard deviation; k is how many classes each client holds."
-    return Section("classes", "Best accuracy against classes per client", text, pictures)
+    return FigureSection("classes", "Best accuracy against classes per client", text, figures)
 
 
-def _own_classes(study: Study) -> Section:
+def _own_classes(study: Study) -> FigureSection:
     """What clients gain or lose on their own classes by taking part."""
-    pictures: list[tuple[int | None, Picture]] = []
+    figures = [*_own_classes_by_client(study), *_own_classes_by_k(study)]
+    text = "Accuracy on the classes a client holds, against training alone."
+    return FigureSection("own", "What taking part does to a client's own classes", text, figures)
+
+
+def _own_classes_by_client(study: Study) -> Iterator[TaskFigure]:
     for index, task in enumerate(study.tasks):
-        cells = study.of(task)
-        alone = next((cell for cell in cells if cell.method.is_local), None)
-        series = [Series(cell.method, points) for cell in cells if alone and (points := _client_by_client(alone, cell))]
+        cells = study.cells_of(task)
+        local = next((cell for cell in cells if cell.method.is_local), None)
+        series = [Series(cell.method, points) for cell in cells if local and (points := _client_points(local, cell))]
         if series:
-            title, y = "Client by client, last round", "in the federation"
+            title, label = "Client by client, last round", "in the federation"
             note = "A dot above the line is a client that is better on its own classes for taking part."
-            chart = Chart("own_classes", title, "alone", y, series, "percent", "percent", joined=False, note=note)
-            pictures.append((index, chart))
-    for rest, cells in _by_rest(study, CLASSES):
-        trained = {str(c.task.settings[CLASSES]): c.last("local_accuracy_mean") for c in cells if c.method.is_local}
-        others = [c for c in cells if c.method.exchanges and str(c.task.settings[CLASSES]) in trained]
-        series = _series_over(study, others, CLASSES, partial(_gain, trained))
+            chart = Chart("own_classes", title, "alone", label, series, "percent", "percent", scatter=True, note=note)
+            yield index, chart
+
+
+def _client_points(local: Cell, cell: Cell) -> list[Point]:
+    """Each client's accuracy on its own classes, alone (x) and in the federation (y), for seeds that both have."""
+    if not cell.method.exchanges:
+        return []
+    alone = {(run.recipe.seed, client): x for run in local.runs for client, x in run.last_round.local_accuracy.items()}
+    several = len(cell.runs) > 1
+    return [
+        Point(alone[run.recipe.seed, client], y, name=f"client {client}" + f", seed {run.recipe.seed}" * several)
+        for run in cell.runs
+        for client, y in run.last_round.local_accuracy.items()
+        if (run.recipe.seed, client) in alone
+    ]
+
+
+def _own_classes_by_k(study: Study) -> Iterator[TaskFigure]:
+    for rest, cells in _group_by_rest(study, CLASSES):
+        local = {
+            str(cell.task.settings[CLASSES]): cell.final("local_accuracy_mean")
+            for cell in cells
+            if cell.method.is_local
+        }
+        federated = [cell for cell in cells if cell.method.exchanges]
+        compared = [cell for cell in federated if str(cell.task.settings[CLASSES]) in local]
+        series = _series_over(study, compared, CLASSES, partial(_gain, local))
         if any(len(one.points) > 1 for one in series):
             title = rest.name or "Gain on own classes against k"
             chart = Chart("own_classes_against_k", title, "classes per client, k", "gain over alone", series, "points")
-            pictures.append((None, chart))
-    text = "Accuracy on the classes a client holds, against training alone."
-    return Section("own", "What taking part does to a client's own classes", text, pictures)
+            yield None, chart
 
 
-def _client_by_client(alone: Cell, cell: Cell) -> list[Point]:
-    """Each client's accuracy on its own classes, alone (x) and in the federation (y), of seeds that both have."""
-    if not cell.method.exchanges:
-        return []
-    before = {(run.recipe.seed, client): x for run in alone.runs for client, x in run.last.local_accuracy.items()}
-    several = len(cell.runs) > 1
-    return [
-        Point(before[run.recipe.seed, client], y, name=f"client {client}" + f", seed {run.recipe.seed}" * several)
-        for run in cell.runs
-        for client, y in run.last.local_accuracy.items()
-        if (run.recipe.seed, client) in before
-    ]
-
-
-def _gain(alone: dict[str, MeanStd], cell: Cell) -> MeanStd:
-    here, there = cell.last("local_accuracy_mean"), alone[str(cell.task.settings[CLASSES])]
+def _gain(local: dict[str, MeanStd], cell: Cell) -> MeanStd:
+    """The accuracy on own classes minus the one of local training, which is given by k."""
+    here, there = cell.final("local_accuracy_mean"), local[str(cell.task.settings[CLASSES])]
     return MeanStd(None if here.mean is None or there.mean is None else here.mean - there.mean, None, here.n)
 
 
-def _ablation(study: Study) -> Section:
-    """The best accuracy by the sizes of the public and the private sets, a heat map a method."""
-    public, private = study.values(PUBLIC), study.values(PRIVATE)
-    pictures: list[tuple[int | None, Picture]] = []
-    for rest, cells in _by_rest(study, PUBLIC, PRIVATE) if len(public) > 1 and len(private) > 1 else ():
+def _accuracy_by_sizes(study: Study) -> FigureSection:
+    """The best accuracy by the sizes of the public and the private sets, one heat map per method."""
+    public, private = study.task_values(PUBLIC), study.task_values(PRIVATE)
+    figures: list[TaskFigure] = []
+    for rest, cells in _group_by_rest(study, PUBLIC, PRIVATE) if len(public) > 1 and len(private) > 1 else ():
         for method in study.methods:
-            found = {(c.task.settings[PUBLIC], c.task.settings[PRIVATE]): c.best for c in cells if c.method == method}
-            figures = [[found.get((column, row), MeanStd.of([])) for column in public] for row in private]
-            if any(figure.n for row in figures for figure in row):
+            settings = [(cell, cell.task.settings) for cell in cells if cell.method == method]
+            found = {(setting[PUBLIC], setting[PRIVATE]): cell.best_accuracy for cell, setting in settings}
+            values = [[found.get((column, row), MeanStd.of([])) for column in public] for row in private]
+            if any(value.n for row in values for value in row):
                 title = ", ".join(part for part in (method.name, rest.name) if part)
-                columns, rows = ([format_value(value) for value in values] for values in (public, private))
-                x, y = "public samples", "private samples per client"
-                heat = Heatmap("ablation", title, x, y, columns, rows, figures)
-                pictures.append((None, heat))
-    return Section("ablation", "Public against private data", "Best accuracy by the sizes of both sets.", pictures)
+                columns, rows = ([format_value(size) for size in sizes] for sizes in (public, private))
+                labels = "public samples", "private samples per client"
+                figures.append((None, Heatmap("ablation", title, *labels, columns, rows, values)))
+    text = "Best accuracy by the sizes of both sets."
+    return FigureSection("ablation", "Public against private data", text, figures)
 
 
-def _bytes(study: Study) -> Section:
-    """Accuracy against what had to travel for it."""
-    pictures: list[tuple[int | None, Picture]] = []
+def _accuracy_by_bytes(study: Study) -> FigureSection:
+    """Accuracy against the bytes sent for it."""
+    figures: list[TaskFigure] = []
     for index, task in enumerate(study.tasks):
-        series = [Series(cell.method, points) for cell in study.of(task) if (points := _against_bytes(cell))]
+        series = [Series(cell.method, points) for cell in study.cells_of(task) if (points := _byte_points(cell))]
         if series:
-            x, note = (
-                "sent up and down so far, all clients",
-                "Messages as they were sent, headers and compression included.",
-            )
-            chart = Chart("bytes", "Accuracy on all classes", x, "accuracy", series, x_unit="megabytes", note=note)
-            pictures.append((index, chart))
-    return Section("bytes", "Accuracy against bytes", "Further left is cheaper.", pictures)
+            label = "sent up and down so far, all clients"
+            note = "Messages as they were sent, headers and compression included."
+            title = "Accuracy on all classes"
+            figures.append((index, Chart("bytes", title, label, "accuracy", series, x_unit="megabytes", note=note)))
+    return FigureSection("bytes", "Accuracy against bytes", "Further left is cheaper.", figures)
 
 
-def _against_bytes(cell: Cell) -> list[Point]:
-    sent = [list(accumulate(_both(line) for line in run.history.rounds)) for run in cell.runs]
-    so_far = [
-        MeanStd.of(run[index] for run in sent if index < len(run)).mean or 0 for index in range(max(map(len, sent)))
-    ]
-    points = [(so_far[int(point.x) - 1], point) for point in over_rounds(cell, "accuracy_mean")]
+def _byte_points(cell: Cell) -> list[Point]:
+    sent = [list(accumulate(line.bytes_up + line.bytes_down for line in run.history.rounds)) for run in cell.runs]
+    longest = max(map(len, sent))
+    so_far = [MeanStd.of(run[index] for run in sent if index < len(run)).mean or 0 for index in range(longest)]
+    points = [(so_far[int(point.x) - 1], point) for point in _points(cell, "accuracy_mean")]
     return [Point(x, point.y, point.std) for x, point in points if x]
 
 
-def _both(line: Round) -> int:
-    return line.bytes_up + line.bytes_down
-
-
-def _by_rest(study: Study, *keys: str) -> Iterator[tuple[Task, list[Cell]]]:
-    """The cells that differ in nothing of the task but these settings; nothing where those do not differ at all."""
-    if not all(study.values(key) for key in keys):
+def _group_by_rest(study: Study, *keys: str) -> Iterator[tuple[Task, list[Cell]]]:
+    """Group cells by all settings of the task but these; no group where one of these is the same in all runs."""
+    if not all(study.task_values(key) for key in keys):
         return
     seen: list[Task] = []
     for task in study.tasks:
@@ -185,13 +216,13 @@ def _by_rest(study: Study, *keys: str) -> Iterator[tuple[Task, list[Cell]]]:
             yield rest, [cell for cell in study.cells if cell.task.without(*keys) == rest]
 
 
-def _series_over(study: Study, cells: Sequence[Cell], key: str, figure: Callable[[Cell], MeanStd]) -> list[Series]:
-    """A figure of the cells over a setting, a series a method."""
+def _series_over(study: Study, cells: Sequence[Cell], key: str, value: Callable[[Cell], MeanStd]) -> list[Series]:
+    """A value of the cells over a setting, one series per method."""
     found = []
     for method in study.methods:
         own = sorted((cell for cell in cells if cell.method == method), key=lambda cell: cell.task.settings[key])
-        figures = [(cell.task.settings[key], figure(cell)) for cell in own]
-        points = [Point(x, f.mean, f.std) for x, f in figures if f.mean is not None]
+        values = [(cell.task.settings[key], value(cell)) for cell in own]
+        points = [Point(x, y.mean, y.std) for x, y in values if y.mean is not None]
         if points:
             found.append(Series(method, points))
     return found

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from trustmix.report.axes import Axis, make_axes, ticks_of
-from trustmix.report.charts import Chart, Series, Unit, format_points, significant
-from trustmix.report.load import Method
+from trustmix.report.axes import Axis, make_axes, x_ticks
+from trustmix.report.charts import Chart, Series, format_number, format_tick
+from trustmix.report.study import MethodLabel
 
 WIDTH, HEIGHT = 460, 280
 LEFT, TOP, BOTTOM = 46, 12, 40
@@ -46,13 +46,13 @@ def layout_chart(chart: Chart) -> ChartLayout:
         Its axes, with room for the names of curves on the right.
     """
     names = [series.method.name for series in chart.series] + [method.name for method, _ in chart.levels]
-    named = chart.joined and len(names) <= MAX_NAMED_CURVES
+    named = not chart.scatter and len(names) <= MAX_NAMED_CURVES
     right = min(14 + (max(map(len, names)) * LETTER_WIDTH if named else 0), 170)
     x, y = make_axes(chart, (LEFT, WIDTH - right), (HEIGHT - BOTTOM, TOP))
     return ChartLayout(x, y, named)
 
 
-def draw_chart(chart: Chart, layout: ChartLayout, colours: Mapping[Method, int]) -> Markup:
+def draw_chart(chart: Chart, layout: ChartLayout, colours: Mapping[MethodLabel, int]) -> Markup:
     """Draw a chart.
 
     Parameters
@@ -61,7 +61,7 @@ def draw_chart(chart: Chart, layout: ChartLayout, colours: Mapping[Method, int])
         The chart.
     layout : ChartLayout
         Its layout.
-    colours : mapping of method to int
+    colours : mapping of MethodLabel to int
         Each method's index in the palette.
 
     Returns
@@ -69,20 +69,20 @@ def draw_chart(chart: Chart, layout: ChartLayout, colours: Mapping[Method, int])
     Markup
         One svg element. Its texts are escaped by the XML serializer, therefore it is safe as a whole.
     """
-    label = f"{chart.title}: {chart.y} over {chart.x}; {_summary(chart)}"
+    label = f"{chart.title}: {chart.y_label} over {chart.x_label}; {_summary(chart)}"
     svg = ET.Element("svg", {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "aria-label": label})
     x, y = layout.x, layout.y
     _draw_grid(svg, chart, x, y)
-    if not chart.joined:
+    if chart.scatter:
         _add(svg, "line", "diagonal", x1=x.begin, x2=x.end, y1=y.begin, y2=y.end)
-    ends: list[tuple[float, Method]] = []
+    ends: list[tuple[float, MethodLabel]] = []
     for method, level in chart.levels:
         if level.mean is not None:
             height = y(level.mean)
             _add(svg, "line", f"level c{colours[method]}", x1=LEFT, x2=x.end, y1=height, y2=height)
             ends.append((height, method))
     for series in chart.series:
-        draw = _draw_curve if chart.joined else _draw_cloud
+        draw = _draw_cloud if chart.scatter else _draw_curve
         draw(svg, series, x, y, colours[series.method])
         ends.append((y(series.points[-1].y), series.method))
     if layout.named:
@@ -107,33 +107,19 @@ def _add_text(svg: ET.Element, text: str, x: float, y: float, *, style: str | No
 
 def _summary(chart: Chart) -> str:
     """The chart in words, for readers who do not see it."""
-    if not chart.joined:
+    if chart.scatter:
         return f"{sum(len(series.points) for series in chart.series)} points"
-    ends = [f"{s.method.name} ends at {format_points(s.points[-1].y, chart.unit)}" for s in chart.series]
+    ends = [f"{s.method.name} ends at {format_number(s.points[-1].y, chart.y_unit)}" for s in chart.series]
     return ", ".join(ends)
 
 
 def _draw_grid(svg: ET.Element, chart: Chart, x: Axis, y: Axis) -> None:
     for tick in y.ticks:
         _add(svg, "line", "grid", x1=LEFT, x2=x.end, y1=y(tick), y2=y(tick))
-        _add_text(svg, tick_text(tick, chart.unit), LEFT - 6, y(tick) + 4, anchor="end")
-    counted = chart.x_unit == "number" and chart.joined
-    for tick in ticks_of(x, [p.x for s in chart.series for p in s.points]) if counted else x.ticks:
-        _add_text(svg, tick_text(tick, chart.x_unit), x(tick), HEIGHT - BOTTOM + 16, anchor="middle")
-    _add_text(svg, f"{chart.x} →", LEFT, HEIGHT - 6, style="axis")
-
-
-def tick_text(value: float, unit: Unit) -> str:
-    """A number beside an axis.
-
-    >>> tick_text(0.25, "percent"), tick_text(0.05, "points"), tick_text(2e6, "megabytes")
-    ('25 %', '+5', '2 MB')
-    """
-    if unit == "percent":
-        return f"{significant(100 * value)} %"
-    if unit == "points":
-        return f"{100 * value:+.3g}" if value else "0"
-    return f"{significant(value / 1e6)} MB" if unit == "megabytes" else significant(value)
+        _add_text(svg, format_tick(tick, chart.y_unit), LEFT - 6, y(tick) + 4, anchor="end")
+    for tick in x_ticks(chart, x):
+        _add_text(svg, format_tick(tick, chart.x_unit), x(tick), HEIGHT - BOTTOM + 16, anchor="middle")
+    _add_text(svg, f"{chart.x_label} →", LEFT, HEIGHT - 6, style="axis")
 
 
 def _draw_curve(svg: ET.Element, series: Series, x: Axis, y: Axis, colour: int) -> None:
@@ -160,7 +146,7 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
 
 
 def _draw_names(
-    svg: ET.Element, ends: Sequence[tuple[float, Method]], left: float, colours: Mapping[Method, int]
+    svg: ET.Element, ends: Sequence[tuple[float, MethodLabel]], left: float, colours: Mapping[MethodLabel, int]
 ) -> None:
     """Draw names beside the ends of their curves, moved apart where they would overlap."""
     ordered = sorted(ends, key=lambda end: end[0])

@@ -7,14 +7,14 @@ from trustmix import storage
 from trustmix.experiment.theory import ROWS, Findings
 from trustmix.report.charts import Chart, Point, Series
 from trustmix.report.figure_views import FigureGroup, group_figures
-from trustmix.report.load import Method
 from trustmix.report.palette import assign_colours
 from trustmix.report.rendering import PageSection, render
+from trustmix.report.study import MethodLabel
 from trustmix.theory.analysis import TAUS, Curve
 from trustmix.theory.measurement import read_measurements
 
-ERROR, BIAS = Method("reference", "error", 1), Method("avg", "bias²", 2)
-VARIANCE, CHI = Method("uwa", "variance", 3), Method("suwa", "χ", 4)
+ERROR, BIAS = MethodLabel("reference", "error", 1), MethodLabel("avg", "bias²", 2)
+VARIANCE, CHI = MethodLabel("uwa", "variance", 3), MethodLabel("suwa", "χ", 4)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class CurveContent:
     """Lemma 1 for some tau, where several runs share their split."""
 
 
-def page(findings: Findings, out: Path) -> Path:
+def write_theory_page(findings: Findings, out: Path) -> Path:
     """Write the findings as one HTML file that opens offline.
 
     Parameters
@@ -62,7 +62,7 @@ def page(findings: Findings, out: Path) -> Path:
     text = render(
         "theory_page.html",
         headline="The theory on these runs",
-        facts=first,
+        subtitle=first,
         statements=rest.splitlines(),
         sections=sections,
         trust_data=None,
@@ -112,7 +112,7 @@ def _error_by_round(findings: Findings) -> FigureGroup | None:
     for name, run in zip(findings.names, findings.runs, strict=True):
         points = [Point(found.round, found.teacher_error) for found in read_measurements(run.folder)]
         if points:
-            series.append(Series(Method(name, name), points))
+            series.append(Series(MethodLabel(name, name), points))
     if not series:
         return None
     chart = Chart("rounds", "Squared error of the teacher", "round", "squared error", series, "number")

@@ -1,5 +1,5 @@
 "use strict";
-// Charts tell their numbers, the task is chosen, the trust map and the sample browser are drawn. Nothing is fetched.
+// The numbers of charts, the choice of the task, the trust map and the sample browser. Nothing is fetched.
 
 const make = (tag, fields = {}, ...children) => {
   const node = document.createElement(tag);
@@ -15,35 +15,35 @@ const draw = (tag, fields, text) => {
 };
 const percent = (part, digits = 0) => `${(100 * part).toFixed(digits)} %`;
 
-// --- what lies under the pointer -------------------------------------------------------------------------------------
+// --- the tip beside the pointer --------------------------------------------------------------------------------------
 const tip = make("div", { class: "tip", hidden: "" });
 document.body.append(tip);
-const say = (event, ...lines) => {
+const showTip = (event, ...lines) => {
   tip.replaceChildren(...lines.map((line) => make("div", {}, ...line)));
   tip.hidden = false;
   const left = Math.min(event.pageX + 14, scrollX + document.documentElement.clientWidth - tip.offsetWidth - 8);
   tip.style.left = `${Math.max(scrollX + 4, left)}px`;
   tip.style.top = `${event.pageY + 16}px`;
 };
-const hush = () => { tip.hidden = true; };
+const hideTip = () => { tip.hidden = true; };
 const bold = (text) => make("b", {}, text);
 
-const placeIn = (svg, event) => {
+const pointerPlace = (svg, event) => {
   const box = svg.getBoundingClientRect(), view = svg.viewBox.baseVal;
   return [(event.clientX - box.left) * view.width / box.width, (event.clientY - box.top) * view.height / box.height];
 };
 
 // --- charts ----------------------------------------------------------------------------------------------------------
 const numbersTable = (data) => {
-  const heads = data.joined ? [data.x, ...data.series.map((one) => one.name)] : ["", "", data.x, "y"];
+  const heads = data.scatter ? ["", "", data.x, "y"] : [data.x, ...data.series.map((one) => one.name)];
   const rows = new Map();
-  if (data.joined) {
+  if (data.scatter) {
+    data.series.forEach((one) => one.points.forEach(([, , x, y, name]) => rows.set(rows.size, [one.name, name, x, y])));
+  } else {
     data.series.forEach((one, column) => one.points.forEach(([, , x, y]) => {
       if (!rows.has(x)) rows.set(x, [x, ...data.series.map(() => "–")]);
       rows.get(x)[column + 1] = y;
     }));
-  } else {
-    data.series.forEach((one) => one.points.forEach(([, , x, y, name]) => rows.set(rows.size, [one.name, name, x, y])));
   }
   const line = (tag, cells) => make("tr", {}, ...cells.map((cell) => make(tag, {}, cell)));
   return make("div", { class: "scroll", tabindex: "0" }, make("table", {}, line("th", heads), ...[...rows.values()].map((row) => line("td", row))));
@@ -57,21 +57,21 @@ for (const figure of document.querySelectorAll("figure:has(> svg)")) {
   const all = data.series.flatMap((one) => one.points.map((point) => ({ one, point })));
   const name = (one) => bold(`${one.name} `);
   svg.addEventListener("pointermove", (event) => {
-    const [x, y] = placeIn(svg, event);
-    const far = ({ point }) => Math.hypot(point[0] - x, data.joined ? 0 : point[1] - y);
-    const nearest = all.reduce((a, b) => (far(b) < far(a) ? b : a));
-    if (!data.joined) {
-      const [, , alone, here, who] = nearest.point;
-      say(event, [name(nearest.one), who ?? ""], [`${here}, ${data.x} ${alone}`]);
+    const [x, y] = pointerPlace(svg, event);
+    const distance = ({ point }) => Math.hypot(point[0] - x, data.scatter ? point[1] - y : 0);
+    const nearest = all.reduce((a, b) => (distance(b) < distance(a) ? b : a));
+    if (data.scatter) {
+      const [, , alone, here, client] = nearest.point;
+      showTip(event, [name(nearest.one), client ?? ""], [`${here}, ${data.x} ${alone}`]);
       return;
     }
     rule.setAttribute("x1", nearest.point[0]);
     rule.setAttribute("x2", nearest.point[0]);
     rule.setAttribute("visibility", "visible");
     const same = all.filter(({ point }) => Math.abs(point[0] - nearest.point[0]) < 2).sort((a, b) => a.point[1] - b.point[1]);
-    say(event, [`${data.x} ${nearest.point[2]}`], ...same.map(({ one, point }) => [name(one), point[3]]));
+    showTip(event, [`${data.x} ${nearest.point[2]}`], ...same.map(({ one, point }) => [name(one), point[3]]));
   });
-  svg.addEventListener("pointerleave", () => { hush(); rule.setAttribute("visibility", "hidden"); });
+  svg.addEventListener("pointerleave", () => { hideTip(); rule.setAttribute("visibility", "hidden"); });
   const numbers = figure.querySelector(".numbers");
   numbers.addEventListener("toggle", () => {
     if (numbers.open && numbers.children.length === 1) numbers.append(numbersTable(data));
@@ -88,22 +88,22 @@ if (task) {
   choose();
 }
 
-// --- whom the teacher trusts -----------------------------------------------------------------------------------------
-const told = JSON.parse(document.getElementById("trust-data").textContent);
-if (told) {
+// --- the trust map and the sample browser ----------------------------------------------------------------------------
+const trustData = JSON.parse(document.getElementById("trust-data").textContent);
+if (trustData) {
   const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const unpack = (run) => {
     if (run.ready) return run;
     const classes = (text) => (run.classes.length <= 255 ? bytes(text) : new Uint16Array(bytes(text).buffer));
     for (const key of ["trust", "shares", "chance", "truth"]) run[key] = bytes(run[key]);
     for (const key of ["votes", "top"]) run[key] = classes(run[key]);
-    run.shown = told.samples[run.samples];
+    run.shown = trustData.samples[run.samples];
     run.ready = true;
     return run;
   };
   const selects = [...document.querySelectorAll(".trust-run")], sliders = [...document.querySelectorAll(".trust-round")];
   const state = { run: 0, round: 0, sort: "disputed", all: false };
-  for (const select of selects) select.append(...told.runs.map((run, index) => make("option", { value: index }, run.name)));
+  for (const select of selects) select.append(...trustData.runs.map((run, index) => make("option", { value: index }, run.name)));
 
   const trustOf = (run, client, group) => run.trust[(state.round * run.clients.length + client) * run.classes.length + group] / 255;
 
@@ -139,13 +139,13 @@ if (told) {
     });
     svg.append(...held);
     svg.addEventListener("pointermove", (event) => {
-      const [x, y] = placeIn(svg, event);
+      const [x, y] = pointerPlace(svg, event);
       const group = Math.floor((x - left) / wide), row = Math.floor((y - top) / high);
-      if (group < 0 || row < 0 || group >= classes || row >= clients) { hush(); return; }
+      if (group < 0 || row < 0 || group >= classes || row >= clients) { hideTip(); return; }
       const holds = run.held[row].map((index) => run.classes[index]).join(", ");
-      say(event, [bold(`client ${run.clients[row]}`), " on ", bold(run.classes[group])], [`${percent(trustOf(run, row, group), 1)} of the trust`], [`holds ${holds}`]);
+      showTip(event, [bold(`client ${run.clients[row]}`), " on ", bold(run.classes[group])], [`${percent(trustOf(run, row, group), 1)} of the trust`], [`holds ${holds}`]);
     });
-    svg.addEventListener("pointerleave", hush);
+    svg.addEventListener("pointerleave", hideTip);
     map.replaceChildren(svg);
     document.getElementById("most").textContent = percent(most);
   };
@@ -160,16 +160,16 @@ if (told) {
       if (every > 0) { sum += own / every; chance += holders.length / run.clients.length; counted += 1; }
     }
     const round = run.rounds[state.round];
-    document.getElementById("trust-said").textContent = counted
+    document.getElementById("trust-summary").textContent = counted
       ? `In round ${round}, ${percent(sum / counted)} of the trust goes to clients that hold the sample's class; trusting all alike would give them ${percent(chance / counted)}.`
       : "";
     const cut = run.of > run.clients.length ? ` ${run.clients.length} of ${run.of} clients are shown.` : "";
-    document.getElementById("trust-how").textContent = (run.weighed
+    document.getElementById("trust-note").textContent = (run.weighed
       ? "Shares are the weights of the rule itself, mean over up to 1,000 public samples of a class (its known one, else the teacher's)."
       : "This rule gives no weights to clients: a sample's trust is shared alike by those whose vote is the teacher's.") + cut;
   };
 
-  const judged = (run, index) => {
+  const describeSample = (run, index) => {
     const clients = run.clients.length, samples = run.shown.length, best = run.top.length / (run.rounds.length * samples);
     const at = state.round * samples + index;
     const teacher = run.top[at * best];
@@ -189,9 +189,9 @@ if (told) {
     const sample = run.shown[one.index], name = (group) => run.classes[group];
     const mark = (group) => (one.truth < 0 ? "" : group === one.truth ? "good" : "bad");
     const look = sample.image ? make("img", { src: sample.image, alt: `public sample ${one.index + 1}`, loading: "lazy" }) : make("blockquote", {}, sample.text || `public sample ${one.index + 1}`);
-    const trusted = [...one.votes].sort((a, b) => b.share - a.share).slice(0, 3);
-    const widest = Math.max(...trusted.map(({ share }) => share), 0.001);
-    const voters = trusted.map(({ client, vote, share }) => make("li", {},
+    const mostTrusted = [...one.votes].sort((a, b) => b.share - a.share).slice(0, 3);
+    const widest = Math.max(...mostTrusted.map(({ share }) => share), 0.001);
+    const voters = mostTrusted.map(({ client, vote, share }) => make("li", {},
       make("span", {}, `client ${client}`),
       make("i", { style: `width:${(100 * share / widest).toFixed(1)}%` }),
       make("span", {}, `${percent(share)} says `, make("b", { class: mark(vote) }, name(vote)))));
@@ -206,7 +206,7 @@ if (told) {
 
   const more = document.getElementById("more"), FEW = 12;
   const drawCards = (run) => {
-    const all = run.shown.map((_, index) => judged(run, index));
+    const all = run.shown.map((_, index) => describeSample(run, index));
     if (state.sort !== "drawn") all.sort((a, b) => b[state.sort] - a[state.sort] || a.index - b.index);
     document.getElementById("cards").replaceChildren(...all.slice(0, state.all ? all.length : FEW).map((one) => card(run, one)));
     more.hidden = all.length <= FEW;
@@ -214,7 +214,7 @@ if (told) {
   };
 
   const show = () => {
-    const run = unpack(told.runs[state.run]);
+    const run = unpack(trustData.runs[state.run]);
     state.round = Math.min(state.round, run.rounds.length - 1);
     for (const select of selects) select.value = state.run;
     for (const slider of sliders) {
@@ -236,8 +236,8 @@ if (told) {
       show();
     });
   }
-  addEventListener("resize", () => drawMap(told.runs[state.run]));
+  addEventListener("resize", () => drawMap(trustData.runs[state.run]));
   more.addEventListener("click", () => { state.all = !state.all; show(); });
-  state.round = told.runs[state.run].rounds.length - 1;
+  state.round = trustData.runs[state.run].rounds.length - 1;
   show();
 }

@@ -1,0 +1,48 @@
+"""The title of a report: a sentence made from the numbers, which claims no more than they show."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trustmix.report.headline import headline, subtitle
+from trustmix.report.load import load_study
+from trustmix.report.study import Cell, Study, Task
+
+Write = Callable[..., Any]
+
+
+def cells_named(study: Study, *names: str) -> Study:
+    kept: list[Cell] = [c for c in study.cells if c.method.name in names and c.task == study.tasks[0]]
+    return Study([Cell(Task({}), cell.method, cell.runs) for cell in kept])
+
+
+def test_the_headline_is_made_from_the_numbers(swept: Study) -> None:
+    best = {c.method.name: 100 * (c.best_accuracy.mean or 0) for c in swept.cells if c.task == swept.tasks[0]}
+    both = headline(cells_named(swept, "alone", "AVG", "sUWA"))
+    points = best["sUWA"] - best["AVG"]
+    assert both == (
+        f"sUWA brings 4 clients to {best['sUWA']:.1f} %, {points:.1f} points over AVG; "
+        f"alone they reach {best['alone']:.1f} %."
+    )
+    assert headline(cells_named(swept, "sUWA")) == f"sUWA brings 4 clients to {best['sUWA']:.1f} % in 2 rounds."
+    begins = f"With 2 classes per client, sUWA reaches {best['sUWA']:.1f} %, {points:.1f} points over AVG; with 5, "
+    assert headline(swept).startswith(begins)
+    assert subtitle(swept) == "digits · mlp · 4 clients · 2 rounds · 2 seeds"
+
+
+def test_a_gain_within_the_deviation_over_seeds_is_not_claimed(swept: Study) -> None:
+    suwa = next(cell for cell in swept.cells if cell.method.name == "sUWA")
+    avg = next(cell for cell in swept.cells if cell.method.name == "AVG")
+    alike = [Cell(Task({}), suwa.method, suwa.runs), Cell(Task({}), avg.method, suwa.runs)]
+    assert "no further apart than seeds are" in headline(Study(alike))
+
+
+def test_the_headline_of_a_sweep_over_sizes_names_the_smallest_and_the_largest(
+    tmp_path: Path, sweep_directory: Write
+) -> None:
+    over = {"public.samples": [200, 100], "split.samples_per_client": [50, 80]}
+    sweep = sweep_directory(tmp_path / "sweep", over, 1, ["clients=4", "rounds=1"])
+    text = headline(load_study([sweep]))
+    assert text.startswith("sUWA reaches ")
+    assert "with 100 public and 50 private samples and " in text
+    assert text.endswith("with 200 public and 80 private samples.")

@@ -1,0 +1,80 @@
+"""The figures of a report: their numbers, and which of them there are."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trustmix.report.charts import Chart, Heatmap, TaskFigure
+from trustmix.report.load import load_study
+from trustmix.report.sections import build_sections
+from trustmix.report.study import Study
+
+QUICK = ["clients=4", "rounds=2"]
+Write = Callable[..., Any]
+
+
+def figures(study: Study) -> dict[str, list[TaskFigure]]:
+    found: dict[str, list[TaskFigure]] = {}
+    for section in build_sections(study):
+        for task, figure in section.figures:
+            found.setdefault(figure.key, []).append((task, figure))
+    return found
+
+
+def chart(study: Study, key: str) -> Chart:
+    figure = figures(study)[key][0][1]
+    assert isinstance(figure, Chart)
+    return figure
+
+
+def test_curves_are_means_over_seeds_with_their_deviation(swept: Study) -> None:
+    curves = chart(swept, "accuracy_mean")
+    cell = next(cell for cell in swept.cells if cell.method.name == "sUWA" and cell.task == swept.tasks[0])
+    one, two = (run.history.rounds[1].accuracy_mean or 0 for run in cell.runs)
+    point = next(series for series in curves.series if series.method.name == "sUWA").points[1]
+    assert [point.x, point.y] == pytest.approx([2, (one + two) / 2])
+    assert point.std == pytest.approx(abs(one - two) / 2**0.5)
+
+
+def test_best_accuracy_is_drawn_against_k_with_the_reference_as_a_level(swept: Study) -> None:
+    best = chart(swept, "best_against_k")
+    assert [series.method.name for series in best.series] == ["alone", "AVG", "sUWA"]
+    assert [[point.x for point in series.points] for series in best.series] == [[2, 5]] * 3
+    ((method, level),) = best.levels
+    runs = [run.history.best_accuracy or 0 for cell in swept.cells if cell.method == method for run in cell.runs]
+    assert level.mean == pytest.approx(sum(runs) / 4)
+
+
+def test_own_classes_are_compared_client_by_client_with_training_alone(swept: Study) -> None:
+    cloud = chart(swept, "own_classes")
+    assert [series.method.name for series in cloud.series] == ["AVG", "sUWA"]
+    alone, suwa = (next(c for c in swept.cells if c.method.name == name) for name in ("alone", "sUWA"))
+    first = cloud.series[1].points[0]
+    assert first.x == alone.runs[0].last_round.local_accuracy["0"]
+    assert (first.y, first.name) == (suwa.runs[0].last_round.local_accuracy["0"], "client 0, seed 0")
+    gain = chart(swept, "own_classes_against_k").series[0].points
+    assert [(point.x, point.y) for point in gain] == [(2, 0.0), (5, 0.0)]
+
+
+def test_bytes_add_up_over_rounds_and_methods_that_send_none_are_left_out(swept: Study) -> None:
+    curve = chart(swept, "bytes")
+    assert [series.method.name for series in curve.series] == ["AVG", "sUWA"]
+    assert [point.x for point in curve.series[0].points] == [180_000, 360_000]
+
+
+def test_the_sizes_of_both_sets_make_a_heat_map(tmp_path: Path, sweep_directory: Write) -> None:
+    over = {"public.samples": [200, 100], "split.samples_per_client": [50, 80]}
+    study = load_study([sweep_directory(tmp_path / "sweep", over, 1, [*QUICK, "rounds=1"])])
+    ((_, heat),) = figures(study)["ablation"]
+    assert isinstance(heat, Heatmap)
+    assert (heat.columns, heat.rows) == (["100", "200"], ["50", "80"])
+    cell = next(c for c in study.cells if c.task.settings == {"public.samples": 200, "split.samples_per_client": 50})
+    assert heat.values[0][1].mean == cell.best_accuracy.mean
+    assert "50,200," in heat.to_csv()
+
+
+def test_a_section_without_data_is_left_out(tmp_path: Path, run_directory: Write) -> None:
+    run_directory(tmp_path / "run", [*QUICK, "rule=alone"])
+    assert [section.key for section in build_sections(load_study([tmp_path / "run"]))] == ["rounds", "calibration"]
