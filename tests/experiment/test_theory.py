@@ -93,15 +93,15 @@ def test_seeds_of_one_split_show_bias_variance_and_lemma_1(runs: Path) -> None:
     (curve,) = analyze_runs([runs / "suwa", runs / "suwa-1"]).curves
     assert curve.biases is not None
     assert curve.variances is not None
-    assert curve.lemmas is not None
+    assert curve.decompositions is not None
     assert curve.concentrations == sorted(curve.concentrations)
     assert curve.biases[TAUS.index(0.0)] > curve.biases[TAUS.index(0.25)] > curve.biases[TAUS.index(1.0)]
     for bias, variance, error in zip(curve.biases, curve.variances, curve.errors, strict=True):
         assert bias + variance == pytest.approx(error)
-    for tau, lemma in curve.lemmas.items():
-        assert lemma.error == pytest.approx(curve.errors[TAUS.index(tau)])
-    assert curve.lemmas[0.0].error <= curve.lemmas[0.0].bound
-    assert curve.lemmas[0.0].coupling == pytest.approx(0, abs=1e-9)
+    for tau, found in curve.decompositions.items():
+        assert found.error == pytest.approx(curve.errors[TAUS.index(tau)])
+    assert curve.decompositions[0.0].error <= curve.decompositions[0.0].bound
+    assert curve.decompositions[0.0].coupling == pytest.approx(0, abs=1e-9)
 
 
 def test_seeds_of_different_splits_are_compared_on_the_test_set(runs: Path, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_seeds_of_different_splits_are_compared_on_the_test_set(runs: Path, tmp_
         tm.run(small("rounds=1", f"seed={seed}"), out=tmp_path / str(seed))
     (curve,) = analyze_runs([tmp_path]).curves
     assert curve.runs == 2
-    assert curve.lemmas is None
+    assert curve.decompositions is None
 
 
 def test_split_seed_fixes_who_holds_what_and_nothing_else() -> None:
@@ -148,7 +148,7 @@ def test_a_single_run_gets_a_sentence_about_its_floor(runs: Path, tmp_path: Path
 
 
 def test_bad_input_is_answered_in_a_sentence(runs: Path, tmp_path: Path) -> None:
-    tm.run(small("rounds=1", "rule=alone", "theory.every=1"), out=tmp_path / "alone")
+    tm.run(small("rounds=1", "rule=alone"), out=tmp_path / "alone")
     tm.run(small("rounds=1"), out=tmp_path / "unfinished")
     (tmp_path / "unfinished" / "summary.json").unlink()
     for arguments, sentence in (
@@ -157,6 +157,7 @@ def test_bad_input_is_answered_in_a_sentence(runs: Path, tmp_path: Path) -> None
         (["theory", str(tmp_path / "unfinished")], "is not finished"),
         (["theory", str(runs / "uwa"), "--reference", "oracle"], "it must be model or labels"),
         (["run", "demo", "--set", "theory.every=0"], "theory.every"),
+        (["run", "demo", "--set", "rule=alone", "--set", "theory.every=1"], "theory.every is not read by alone"),
     ):
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 2, result.output

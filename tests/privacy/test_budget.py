@@ -110,8 +110,8 @@ def test_more_samples_and_fewer_rounds_need_less_noise() -> None:
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ({"rule": "fedavg"}, "goes with rules that mix predictions, or alone; fedavg"),
-        ({"wire": {"labels": "counts"}}, "wire.labels = counts tells what privacy.mechanism = training protects"),
+        ({"rule": "fedavg"}, "privacy.epsilon is not read by fedavg: it exchanges weights"),
+        ({"wire": {"labels": "counts"}}, "wire.labels = counts shows what privacy.mechanism = training protects"),
         ({"wire": {"form": "density"}}, "wire.form = scores"),
         ({"density": {"calibration": "augmented"}}, "leaves no density.calibration to choose"),
         ({"privacy": {"epsilon": 0}}, "privacy.epsilon"),

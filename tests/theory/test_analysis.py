@@ -44,7 +44,7 @@ def test_one_draw_gives_the_teacher_error_of_every_tau() -> None:
 def test_several_draws_split_the_error_into_bias_and_variance() -> None:
     draws = [draw(seed) for seed in range(3)]
     curve = compute_curve("three", draws, REFERENCE)
-    assert curve.lemmas is None
+    assert curve.decompositions is None
     for tau, variance, error in zip(TAUS, curve.variances or [], curve.errors, strict=True):
         teachers = np.stack([mixed(one, tau) for one in draws])
         assert variance == pytest.approx(teachers.var(0, ddof=1).sum(1).mean())
@@ -53,9 +53,9 @@ def test_several_draws_split_the_error_into_bias_and_variance() -> None:
 
 def test_lemma_1_needs_draws_of_the_same_clients() -> None:
     same = compute_curve("same", [draw(0), draw(1)], REFERENCE, same_split=True)
-    assert same.lemmas is not None
-    assert same.lemmas[0.25].error == pytest.approx(same.error_at(0.25))
-    assert compute_curve("other", [draw(0), draw(1, clients=5)], REFERENCE, same_split=True).lemmas is None
+    assert same.decompositions is not None
+    assert same.decompositions[0.25].error == pytest.approx(same.error_at(0.25))
+    assert compute_curve("other", [draw(0), draw(1, clients=5)], REFERENCE, same_split=True).decompositions is None
 
 
 def test_correlations_are_those_of_scipy_and_need_three_runs() -> None:

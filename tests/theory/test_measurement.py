@@ -25,7 +25,18 @@ def test_a_round_that_is_measured_again_replaces_itself_and_later_ones(tmp_path:
     assert [(found.round, found.concentration) for found in read_measurements(tmp_path)] == [(1, 0.1), (2, 0.4)]
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"round": 1}', '{"alpha": 1.0, "colour": "red"}'])
-def test_a_line_of_something_else_is_refused_in_a_sentence(line: str) -> None:
-    with pytest.raises(StorageError, match="is no measurement"):
-        Measurement.from_json(line)
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", r"holds \[\] where an object"),
+        ('{"round": 1}', "is no record of a Measurement; it lacks method"),
+        ('{"alpha": 1.0, "colour": "red"}', "it lacks round, method"),
+    ],
+)
+def test_a_line_of_something_else_is_refused_by_its_place(line: str, reason: str, tmp_path: Path) -> None:
+    append_measurement(tmp_path, MEASUREMENT)
+    with (tmp_path / "theory.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(StorageError, match=rf"theory\.jsonl, line 2.*{reason}"):
+        read_measurements(tmp_path)

@@ -96,11 +96,11 @@ def _points(values: list[float]) -> list[Point]:
 
 
 def _lemma_table(curve: Curve) -> NumberTable | None:
-    if not curve.lemmas:
+    if not curve.decompositions:
         return None
     columns = ["tau", "chi", "error", "bias", "own variance", "shared", "coupling", "sigma²", "rho", "bound"]
     rows = []
-    for tau, f in curve.lemmas.items():
+    for tau, f in curve.decompositions.items():
         values = (f.chi, f.error, f.bias, f.own, f.shared, f.coupling, f.sigma2, f.rho, f.bound)
         rows.append([f"{tau:g}", *(f"{value:.4f}" for value in values)])
     return NumberTable(columns, rows)

@@ -56,7 +56,7 @@ class Curve:
     concentrations: list[float]
     biases: list[float] | None = None
     variances: list[float] | None = None
-    lemmas: dict[float, TeacherErrorDecomposition] | None = None
+    decompositions: dict[float, TeacherErrorDecomposition] | None = None
     """Lemma 1 at each of `LEMMA_TAUS`, where the runs share their split."""
 
     @property
@@ -108,8 +108,8 @@ def compute_curve(name: str, draws: Sequence[Uploads], reference: torch.Tensor, 
         variances.append(variance)
         concentrations.append(fmean(float(t.concentration.mean()) for t in teachers))
     comparable = same_split and len({uploads.predictions.shape for uploads in draws}) == 1
-    lemmas = {tau: _decompose(draws, tau, reference) for tau in LEMMA_TAUS} if comparable else None
-    return Curve(name, len(draws), errors, concentrations, biases, variances, lemmas)
+    decompositions = {tau: _decompose(draws, tau, reference) for tau in LEMMA_TAUS} if comparable else None
+    return Curve(name, len(draws), errors, concentrations, biases, variances, decompositions)
 
 
 def _decompose(draws: Sequence[Uploads], tau: float, reference: torch.Tensor) -> TeacherErrorDecomposition:

@@ -100,8 +100,8 @@ def encode_upload(upload: Upload, expected: MessageHeader, codec: str, base: tor
     >>> expected = MessageHeader("north", 1, "0" * 16, samples=1, classes=2)
     >>> upload = Upload("north", torch.tensor([[0.9, 0.1]]), torch.tensor([-2.0]))
     >>> message = encode_upload(upload, expected, "float32")
-    >>> decode_upload(message, expected).scores
-    tensor([-2.])
+    >>> decode_upload(message, expected).scores.tolist()
+    [-2.0]
     """
     chosen = CODECS.get(codec)
     parts = chosen.encode(upload.predictions.to(torch.float64))
