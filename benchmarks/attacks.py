@@ -1,9 +1,9 @@
 """Attacks against rules: `python -m benchmarks.attacks --rules avg,suwa,uwa,median --out runs/attacks`.
 
-Every attack, share of liars, rule and number of classes a client is a run directory in --out; what is finished there is
-kept, so that the study can be stopped, resumed and extended. A rule's name with "!" is that rule without the guard.
-Tables are printed in Markdown: final accuracy, and what it lost against nobody lying. Accuracy is the mean of all
-clients' models on all classes; liars train honestly and lie in what they upload.
+Every attack, share of attackers, rule and number of classes a client is a run directory in --out. What is finished
+there is kept, so that the study can be stopped, resumed and extended. A rule's name with "!" is that rule without the
+guard. Tables are printed in Markdown: final accuracy, and what it lost against a run without attackers. Accuracy is the
+mean of all clients' models on all classes; attackers train honestly and upload something else.
 """
 
 import argparse
@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean
 
 from trustmix import Recipe, TrustmixError, run, storage
-from trustmix.aggregation.rules import NEED_LABELS
 from trustmix.attacks.byzantine_engine import ATTACKS
+from trustmix.federation import METHODS
 
 
 @dataclass(frozen=True)
@@ -24,22 +24,28 @@ class Cell:
     rule: str
     classes: int
     attack: str
-    """Empty where nobody lies."""
+    """Empty where there is none."""
     share: float
     seed: int
 
     @property
     def name(self) -> str:
         """Its directory."""
-        lie = f"{self.attack}-{self.share:g}" if self.attack else "clean"
-        return f"{self.rule.replace('!', '-unguarded')}/k{self.classes}/{lie}/seed-{self.seed}"
+        attack = f"{self.attack}-{self.share:g}" if self.attack else "clean"
+        return f"{self.rule.replace('!', '-unguarded')}/k{self.classes}/{attack}/seed-{self.seed}"
+
+    @property
+    def shares_label_sets(self) -> bool:
+        """Whether clients share which classes they hold, as the rule needs it."""
+        rule = self.rule.removesuffix("!")
+        return rule in METHODS and METHODS.get(rule).needs_label_sets
 
     def recipe(self, base: str, changes: Sequence[str]) -> Recipe:
         """What is run."""
         rule = self.rule.removesuffix("!")
         settings = [f"rule={rule}", f"split.classes_per_client={self.classes}", f"seed={self.seed}", *changes]
         settings += ["guard.on=false"] if self.rule.endswith("!") else []
-        settings += ["wire.labels=set"] if rule in NEED_LABELS else []
+        settings += ["wire.labels=set"] if self.shares_label_sets else []
         settings += [f"attack.kind={self.attack}", f"attack.share={self.share}"] if self.attack else []
         return Recipe.load(base, settings)
 
@@ -58,20 +64,17 @@ def cells(wanted: argparse.Namespace) -> Iterator[Cell]:
         for attack in wanted.attacks:
             for share in wanted.shares:
                 for classes in wanted.classes:
-                    yield from (
-                        Cell(rule, classes, attack, share, seed)
-                        for rule in wanted.rules
-                        if attack != "labels" or rule.removesuffix("!") in NEED_LABELS
-                    )
+                    found = [Cell(rule, classes, attack, share, seed) for rule in wanted.rules]
+                    yield from (cell for cell in found if attack != "labels" or cell.shares_label_sets)
 
 
 def table(wanted: argparse.Namespace, classes: int, share: float) -> str:
-    """Attacks down, rules across: accuracy and, in brackets, the points lost against nobody lying."""
-    lines = [f"| {classes} classes a client, {share:.0%} liars | " + " | ".join(wanted.rules) + " |"]
+    """Attacks down, rules across: accuracy and, in brackets, the points lost against no attack."""
+    lines = [f"| {classes} classes a client, {share:.0%} attackers | " + " | ".join(wanted.rules) + " |"]
     lines += ["|---" * (len(wanted.rules) + 1) + "|"]
     worst = dict.fromkeys(wanted.rules, 0.0)
     for attack in ["", *wanted.attacks]:
-        row = [attack or "nobody lies"]
+        row = [attack or "no attack"]
         for rule in wanted.rules:
             clean, found = _mean(wanted, rule, classes, "", 0.0), _mean(wanted, rule, classes, attack, share)
             lost = None if clean is None or found is None else clean - found

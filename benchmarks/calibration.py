@@ -27,12 +27,12 @@ def main() -> None:
     parser.add_argument("--set", dest="changes", action="append", default=[], help="key=value")
     wanted = parser.parse_args()
     recipe = Recipe.load(wanted.recipe, [*wanted.changes, "engine.mode=sequential", "engine.precision=float32"])
-    federation, lives = first_stage(recipe)
-    public, truth = federation.public, federation.public_labels
+    server, clients = first_stage(recipe)
+    public, truth = server.public, server.public_labels
     assert truth is not None
-    seen = [predict(live.model, public.inputs, client.hardware).cpu() for client, live in lives]
+    seen = [predict(state.model, public.inputs, client.hardware).cpu() for client, state in clients]
     predictions = torch.stack([torch.softmax(logits.double(), 1) for logits in seen])
-    own = [torch.isin(truth, client.private.labels) for client, _ in lives]
+    own = [torch.isin(truth, client.private.labels) for client, _ in clients]
 
     def line(name: str, calibration: list[tuple[torch.Tensor, torch.Tensor]], floor: float) -> str:
         densities = [ClassGaussians.fit(logits, labels, floor=floor) for logits, labels in calibration]
@@ -42,8 +42,8 @@ def main() -> None:
         right = [f"{100 * float((teacher == truth).double().mean()):.1f}" for teacher in teachers]
         return f"| {name} | {area:.2f} | " + " | ".join(right) + " |"
 
-    held = [(predict(live.model, c.calibration.inputs, c.hardware).cpu(), c.calibration.labels) for c, live in lives]
-    trained = [(predict(live.model, c.private.inputs, c.hardware).cpu(), c.private.labels) for c, live in lives]
+    held = [(predict(s.model, c.calibration.inputs, c.hardware).cpu(), c.calibration.labels) for c, s in clients]
+    trained = [(predict(s.model, c.private.inputs, c.hardware).cpu(), c.private.labels) for c, s in clients]
     head = " | AUC | " + " | ".join(f"tau = {tau:g}" for tau in TAUS) + " |\n" + "|---" * (len(TAUS) + 2) + "|"
     print(f"| fitted on{head}")
     for step in STEPS:

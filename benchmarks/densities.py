@@ -5,59 +5,69 @@ python -m benchmarks.densities [SEEDS]      a line of JSON for each seed, number
 
 import json
 import sys
-from typing import Any
+from statistics import fmean
 
 import torch
-from trustmix.aggregation.rules import TAU_BY_RULE, Aggregator
 
-from trustmix import Client, Federation
-from trustmix.aggregation import Accumulator
-from trustmix.aggregation.trust import Trust
+from trustmix import Accumulator, Aggregator, Client, Recipe, Upload
 from trustmix.density import DENSITIES, percentile_ranks, roc_auc, standardize_scores
-from trustmix.engines import LocalEngine
 from trustmix.experiment.build import build_federation
-from trustmix.experiment.recipe import Recipe
-from trustmix.federation import train
+from trustmix.federation import METHODS, Distillation, ServerContext, train
+from trustmix.federation.client import ModelState
 from trustmix.federation.scoring import score_inputs
 
+STANDARDISED = "uwa, standardised"
+"""UWA on scores in standard deviations of the client's own calibration scores."""
 
-def first_stage(recipe: Recipe) -> tuple[Federation, list[tuple[Client, Any]]]:
-    """A federation, and each client with its live state after it has trained on its private data."""
-    experiment = build_federation(recipe)
-    assert isinstance(federation.engine, LocalEngine)
-    lives = [(client, client._resume(1)) for client in federation.engine.members]
-    for client, live in lives:
-        train(client._train(live, 1))
-    return federation, lives
+TrainedClients = list[tuple[Client, ModelState]]
+
+
+def first_stage(recipe: Recipe) -> tuple[ServerContext, TrainedClients]:
+    """What the server has, and each client with its state after it has trained on its private data."""
+    with build_federation(recipe) as experiment:
+        algorithm = experiment.federation.algorithm
+        assert isinstance(algorithm, Distillation)
+        clients = [(client, client._resume(1)) for client in experiment.clients]
+        for client, state in clients:
+            train(client.private_job(state, 1))
+    return algorithm.context, clients
+
+
+def make_aggregators() -> dict[str, Aggregator]:
+    """An empty aggregator of every rule that is compared."""
+    averages = [name for name in METHODS.names() if METHODS.get(name).tau is not None]
+    rules = {name: METHODS.get(name).make_aggregator() for name in [*averages, "trust"]}
+    return {**rules, STANDARDISED: Accumulator(1.0)}
+
+
+def evaluate_density(kind: str, server: ServerContext, clients: TrainedClients) -> dict[str, float]:
+    """The mean AUC of own against foreign samples, and the accuracy of each rule's teacher in per cent."""
+    public, truth = server.public, server.public_labels
+    assert truth is not None
+    aggregators, areas = make_aggregators(), []
+    for client, state in clients:
+        found = score_inputs(state.model, client.calibration, public.inputs, client.hardware, kind)
+        areas.append(roc_auc(found.scores, torch.isin(truth, client.private.labels)))
+        predictions = torch.softmax(found.logits.double(), 1)
+        counts = torch.bincount(client.private.labels, minlength=public.classes).clamp(max=1)
+        ranks = percentile_ranks(found.known, found.scores)
+        for name, aggregator in aggregators.items():
+            scores = standardize_scores(found.known, found.scores) if name == STANDARDISED else found.scores
+            aggregator.update(Upload.from_arrays(client.id, predictions, scores, class_counts=counts, ranks=ranks))
+    correct = {name: rule.compute().probabilities.argmax(1) == truth for name, rule in aggregators.items()}
+    accuracy = {name: round(100 * float(right.double().mean()), 1) for name, right in correct.items()}
+    return {"auc": round(fmean(areas), 3), **accuracy}
 
 
 def main(seeds: int = 3) -> None:
-    """Train, then score and mix by each density in turn."""
+    """Train, then score and aggregate by each density in turn."""
     for seed in range(seeds):
         for held in (2, 3, 5):
             settings = [f"seed={seed}", f"split.classes_per_client={held}", "engine.mode=sequential"]
-            federation, lives = first_stage(Recipe.load("fashion", [*settings, "engine.precision=float32"]))
-            public, truth = federation.public, federation.public_labels
-            assert truth is not None
+            server, clients = first_stage(Recipe.load("fashion", [*settings, "engine.precision=float32"]))
             for kind in DENSITIES.names():
-                mixers: dict[str, Aggregator] = {name: Accumulator(tau) for name, tau in TAU_BY_RULE.items()}
-                mixers |= {"uwa, standardised": Accumulator(1.0), "trust": Trust()}
-                areas = []
-                for client, live in lives:
-                    said = score_inputs(live.model, client.calibration, public.inputs, client.hardware, kind)
-                    areas.append(roc_auc(said.scores, torch.isin(truth, client.private.labels)))
-                    classes = torch.bincount(client.private.labels, minlength=public.classes).clamp(max=1)
-                    ranks = percentile_ranks(said.known, said.scores)
-                    own = standardize_scores(said.known, said.scores)
-                    for name, mixer in mixers.items():
-                        scores = own if name.endswith("standardised") else said.scores
-                        mixer.add(torch.softmax(said.logits.double(), 1), scores, classes=classes, ranks=ranks)
-                right = {name: mixer.finish().probabilities.argmax(1) == truth for name, mixer in mixers.items()}
-                line = {"seed": seed, "classes": held, "density": kind, "auc": round(sum(areas) / len(areas), 3)}
-                print(
-                    json.dumps(line | {n: round(100 * float(r.double().mean()), 1) for n, r in right.items()}),
-                    flush=True,
-                )
+                line = {"seed": seed, "classes": held, "density": kind}
+                print(json.dumps({**line, **evaluate_density(kind, server, clients)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ COMMAND = [sys.executable, "-m", "trustmix.cli"]
 
 
 class Deployment:
-    """A server and nodes under one folder; with keys unless told otherwise."""
+    """A server and nodes under one folder; with keys unless `secure` is false."""
 
     def __init__(
         self, folder: Path, recipe: str, settings: Sequence[str], nodes: Sequence[str], *, secure: bool = True
@@ -55,7 +55,7 @@ class Deployment:
         )
 
     def join(self, node: str, file: str | None = None, keys: Path | None = None) -> "subprocess.Popen[bytes]":
-        """Start a node; by default the share of the recipe's split that its id says."""
+        """Start a node; by default its id is the number of its share in the recipe's split."""
         place = self.folder / f"node-{node}.toml"
         place.write_text(file or f"share = {node}\n")
         given = ["--keys", str(keys or self.folder / "keys" / node)] if self.secure else ["--insecure"]

@@ -54,7 +54,7 @@ class Drill(Deployment):
         )
 
     def await_request(self, node: str) -> int:
-        """Wait until a node is in the middle of a further round, and tell which."""
+        """Wait until a node is in the middle of a further round, and return its number."""
         before = self.asked(node)
         self.wait(lambda: self.asked(node) > before, PATIENCE, f"a further round at node {node}")
         return self.asked(node)
@@ -64,7 +64,7 @@ class Drill(Deployment):
         return [line["round"] for line in self.rounds() if node in line["participants"]]
 
     def back(self, node: str, disturbed: int) -> str:
-        """Wait until a node has missed the round, or one after it, and takes part again; tell why it was left out."""
+        """Wait until a node has missed the round, or one after it, and takes part again; return why it was left out."""
         missed: dict[int, str] = {}
 
         def returned() -> bool:
@@ -79,7 +79,7 @@ class Drill(Deployment):
         return f'left out of round {", ".join(map(str, later))} ("{next(iter(later.values()))}"), back in round {again}'
 
     def ended(self) -> list[dict[str, Any]]:
-        """The rounds of a run that ended well, each told once."""
+        """The rounds of a run that ended well, each recorded once."""
         code = self.finish(PATIENCE)
         assert code == 0, self.log("serve")
         lines = self.rounds()
@@ -140,10 +140,10 @@ def disturbed(folder: Path) -> Iterator[tuple[str, str]]:
         drill.processes["3"].wait()
         drill.wait(lambda: any("3" in line["failed"] for line in drill.rounds()), PATIENCE, "a round without the node")
         drill.join("3")
-        told = drill.back("3", number)
+        way_back = drill.back("3", number)
         stages = int(storage.read_tensors(max((folder / "3-state").glob("*/states/*.safetensors")))[1]["stages"])
         assert stages >= len(drill.part("3")), stages
-        yield "kill -9 of a whole node, started again", f"{told}; its model kept the private stages behind it"
+        yield "kill -9 of a whole node, started again", f"{way_back}; its model kept the private stages behind it"
 
         yield "a stranger with an unregistered key", refused()
 
@@ -161,8 +161,8 @@ def disturbed(folder: Path) -> Iterator[tuple[str, str]]:
         before = len(drill.rounds())
         drill.serve("--nodes", "3")
         lines = drill.ended()
-        told = f"went on after round {before}; {len(lines)} rounds in the end, each once, exit code 0"
-        yield "kill -9 of the server (ServerApp), the same command again", told
+        outcome = f"went on after round {before}; {len(lines)} rounds in the end, each once, exit code 0"
+        yield "kill -9 of the server (ServerApp), the same command again", outcome
     finally:
         drill.close()
 
@@ -174,7 +174,7 @@ def participants(drill: Drill, number: int) -> set[str]:
 
 
 def stranger(drill: Drill) -> Callable[[], str]:
-    """Let a node come whose key nobody registered; what came of it is asked later."""
+    """Let a node come whose key is not registered; the function returned waits for the refusal."""
     other = drill.folder / "other"
     drill.command("keys", str(other), "--host", "127.0.0.1", "--nodes", "9")
     shutil.copy(drill.folder / "keys" / "server" / "ca.crt", other / "9" / "ca.crt")
@@ -208,8 +208,8 @@ def large(folder: Path) -> Iterator[tuple[str, str]]:
         assert deployment.finish(PATIENCE) == 0, deployment.log("serve")
         lines = deployment.rounds()
         assert len(lines) == 2
-        told = f"{lines[0]['bytes_up'] / 1e6:.1f} MB up, {lines[0]['bytes_down'] / 1e6:.1f} MB down, passed"
-        yield "predictions for 50,000 samples and 100 classes in float16", told
+        traffic = f"{lines[0]['bytes_up'] / 1e6:.1f} MB up, {lines[0]['bytes_down'] / 1e6:.1f} MB down, passed"
+        yield "predictions for 50,000 samples and 100 classes in float16", traffic
     finally:
         deployment.close()
 
@@ -266,8 +266,8 @@ def main() -> None:
     for name in sys.argv[1:] or DRILLS:
         folder = Path(tempfile.mkdtemp(prefix="trustmix-drill-"))
         begin = time.monotonic()
-        for what, told in DRILLS[name](folder):
-            print(f"| {what} | {told} | {time.monotonic() - begin:.0f} |", flush=True)
+        for what, outcome in DRILLS[name](folder):
+            print(f"| {what} | {outcome} | {time.monotonic() - begin:.0f} |", flush=True)
         shutil.rmtree(folder)
 
 

@@ -1,7 +1,8 @@
 """What a round of the demo costs by each engine: `python -m benchmarks.engines` writes results/engines.json.
 
 The engines take turns round by round, in one process that sees no network but loopback, since Ray listens on the host's
-address. The first round, with everything that is started for it, is told apart.
+address. The first round, with everything that is started for it, is measured by
+itself.
 """
 
 import json
@@ -10,7 +11,8 @@ import socket
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.run import RESULTS, machine
-from trustmix import Recipe
+from trustmix import Recipe, Round
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.run_directory import RunDirectory
 
@@ -35,21 +37,20 @@ def rounds(recipe: str = "demo") -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     taken: dict[str, list[float]] = {name: [] for name in ENGINES}
     accuracy: dict[str, list[float | None]] = {name: [] for name in ENGINES}
-    plays = {}
+    running: dict[str, Iterator[Round]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for name, settings in ENGINES.items():
             begin = time.perf_counter()
             wanted = Recipe.load(recipe, [*settings, "engine.precision=float32", f"rounds={ROUNDS}"])
-            experiment = build_federation(wanted, RunDirectory(folder / name))
-            stack.enter_context(closing(federation.engine))
-            plays[name] = federation.play(ROUNDS)
-            accuracy[name].append(next(plays[name]).accuracy_mean)
+            experiment = stack.enter_context(build_federation(wanted, RunDirectory(folder / name)))
+            running[name] = experiment.federation.iter_rounds(ROUNDS)
+            accuracy[name].append(next(running[name]).accuracy_mean)
             taken[name].append(time.perf_counter() - begin)
         for _ in range(ROUNDS - 1):
-            for name, play in plays.items():
+            for name, lines in running.items():
                 begin = time.perf_counter()
-                accuracy[name].append(next(play).accuracy_mean)
+                accuracy[name].append(next(lines).accuracy_mean)
                 taken[name].append(time.perf_counter() - begin)
     usual = {name: median(seconds[1:]) for name, seconds in taken.items()}
     return [

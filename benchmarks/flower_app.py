@@ -66,8 +66,8 @@ def serve(grid: Grid, _: Context) -> None:
             uploads = [reply.content["upload"].to_torch_state_dict() for reply in replies]
             weights = torch.softmax(plain.TAU * torch.stack([upload["l"] for upload in uploads]), 0)
             teacher = (weights.unsqueeze(-1) * torch.stack([upload["q"] for upload in uploads])).sum(0)
-        told = [float(reply.content["metrics"].get("accuracy", 0)) for reply in replies]
-        results["accuracy"] = sum(told) / len(told)
+        accuracies = [float(reply.content["metrics"].get("accuracy", 0)) for reply in replies]
+        results["accuracy"] = sum(accuracies) / len(accuracies)
 
 
 def wait_for_nodes(grid: Grid, count: int) -> list[int]:

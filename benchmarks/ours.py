@@ -1,14 +1,12 @@
 """The same federation on trustmix; the engine chooses by itself how to run it, which is part of the first time."""
 
-from contextlib import closing
-
 import trustmix as tm
 from benchmarks.workloads import Workload
 from trustmix.engines import LocalEngine, select_plan
 
 
 def federation(work: Workload) -> tuple[tm.Federation, str]:
-    """The federation, and what the engine says of itself."""
+    """The federation, and how its engine runs the clients."""
     public = tm.Public(work.public, work.classes)
     training = tm.Training(batch=work.batch, first_epochs=work.first_epochs, public_epochs=work.public_epochs)
     clients = [
@@ -21,7 +19,7 @@ def federation(work: Workload) -> tuple[tm.Federation, str]:
 
 def run(work: Workload) -> tuple[float, str]:
     """Play all rounds; gives the last mean accuracy and how clients were run."""
-    whole, found = federation(work)
-    with closing(whole.engine):
-        accuracy = whole.run(work.rounds).final_accuracy
+    built, found = federation(work)
+    with built:
+        accuracy = built.run(work.rounds).final_accuracy
     return accuracy or 0.0, found

@@ -1,6 +1,6 @@
 """Run the benchmarks and write benchmarks/results/: `python -m benchmarks.run [speed] [kernels] [growth]`.
 
-Speed is told as a ratio within one run: the contenders take turns on the same work, and medians are compared.
+Speed is given as a ratio within one run: the contenders take turns on the same work, and medians are compared.
 """
 
 import json
@@ -24,7 +24,7 @@ from sklearn.mixture import GaussianMixture
 
 from benchmarks import ours, plain
 from benchmarks.workloads import WORKLOADS, digits_mlp
-from trustmix import Accumulator, ClassGaussians, Coupling, mix
+from trustmix import Accumulator, ClassGaussians, Coupling, Upload, mix
 from trustmix.engines.local import cores
 
 RESULTS = Path(__file__).parent / "results"
@@ -66,7 +66,7 @@ def speed() -> list[dict[str, Any]]:
                 row[f"{who}_seconds"] = [round(t, 2) for t in taken]
                 row[f"{who}_epochs_a_minute"] = round(60 * work.client_epochs / median(taken), 1)
                 row[f"times_{who}"] = round(median(taken) / median(times["ours"]), 2)
-        _say(row)
+        _print_line(row)
         rows.append(row)
     return rows
 
@@ -93,7 +93,7 @@ def _flower(name: str) -> float | None:
         )
         seconds = time.perf_counter() - begin
     if result.returncode:
-        _say({"flower": name, "failed": result.stderr.strip().splitlines()[-1:]})
+        _print_line({"flower": name, "failed": result.stderr.strip().splitlines()[-1:]})
         return None
     return seconds
 
@@ -130,7 +130,7 @@ def kernels() -> list[dict[str, Any]]:
                 "mixing_against_reading": round(taken["mixing"] / reading, 1),
             }
         )
-        _say(rows[-1])
+        _print_line(rows[-1])
     return rows
 
 
@@ -153,12 +153,12 @@ def growth() -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {"clients": [], "uploads": [], "coupled": []}
     for clients in (10, 100, 1000):
         found["clients"].append({"clients": clients, **_in_a_process(f"_federation({clients})")})
-        _say(found["clients"][-1])
+        _print_line(found["clients"][-1])
     for uploads in (10, 1000, 100_000):
         found["uploads"].append({"uploads": uploads, **_in_a_process(f"_uploads({uploads})")})
-        _say(found["uploads"][-1])
+        _print_line(found["uploads"][-1])
         found["coupled"].append({"uploads": uploads, **_in_a_process(f"_coupled({uploads})")})
-        _say(found["coupled"][-1])
+        _print_line(found["coupled"][-1])
     return found
 
 
@@ -175,8 +175,8 @@ def _uploads(uploads: int) -> dict[str, Any]:
     scores = torch.randn(64, 5000, generator=generator)
     accumulator = Accumulator(0.25)
     for i in range(uploads):
-        accumulator.add(some[i % 4], scores[i % 64])
-    return {"effective_clients": round(float(accumulator.finish().effective_clients.mean()), 1)}
+        accumulator.update(some[i % 4], scores[i % 64])
+    return {"effective_clients": round(float(accumulator.compute().effective_clients.mean()), 1)}
 
 
 def _coupled(uploads: int) -> dict[str, Any]:
@@ -186,8 +186,8 @@ def _coupled(uploads: int) -> dict[str, Any]:
     sets = [torch.bincount(torch.randperm(10, generator=generator)[:3], minlength=10) for _ in range(64)]
     coupling = Coupling()
     for i in range(uploads):
-        coupling.add(some[i % 4], classes=sets[i % 64])
-    return {"largest": round(float(coupling.finish().probabilities.max(1).values.mean()), 3)}
+        coupling.update(Upload.from_arrays(str(i), some[i % 4], class_counts=sets[i % 64]))
+    return {"largest": round(float(coupling.compute().probabilities.max(1).values.mean()), 3)}
 
 
 def _in_a_process(call: str) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _take_turns(actions: dict[str, Callable[[], Any]], turns: int = 15) -> dict[
     return {name: median(times) for name, times in taken.items()}
 
 
-def _say(row: Any) -> None:
+def _print_line(row: Any) -> None:
     print(json.dumps(row), flush=True)
 
 

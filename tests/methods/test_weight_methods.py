@@ -1,7 +1,7 @@
 """FedAvg, SCAFFOLD and FedDF: their updates by hand, a convex problem with a known answer, and what they refuse."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,39 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from trustmix.methods.registry import CLIENTS, SERVERS
 
-from trustmix import Checkpoint, Labelled, Participation, Public, Recipe, Training, TrustmixError, run, storage
+from trustmix import (
+    Callback,
+    Checkpoint,
+    Federation,
+    Labelled,
+    Participation,
+    Public,
+    Recipe,
+    Training,
+    TrustmixError,
+    run,
+    storage,
+)
 from trustmix.engines import ExecutionPlan, LocalEngine
 from trustmix.engines.fault_injection import FaultInjectionEngine
-from trustmix.federation import Client, DiskStore, Failure, History, MemoryStore, Reply, Request
-from trustmix.federation.server import RoundReplies
+from trustmix.federation import (
+    CLIENTS,
+    METHODS,
+    Client,
+    DiskStore,
+    Engine,
+    Failure,
+    History,
+    MemoryStore,
+    ProgressEvent,
+    Reply,
+    Request,
+)
 from trustmix.methods.fedavg import FedAvg, WeightedMean, decode_weights, encode_weights
-from trustmix.methods.scaffold import CONTROL, Scaffold
+from trustmix.methods.scaffold import CONTROL
 
+WEIGHT_METHODS = [name for name in METHODS.names() if METHODS.get(name).exchanges == "weights"]
 SHARED = Public(torch.zeros(4, 2), 2)
 
 
@@ -41,25 +64,40 @@ RATE, STEPS = 0.2, 4
 LOCAL = Training("sgd", lr=RATE, batch=16, first_epochs=STEPS, epochs=STEPS)
 
 
-def quadratic_clients(method: str, **settings: Any) -> list[Client]:
+def client_class(method: str) -> type[Client]:
+    return CLIENTS.get(METHODS.get(method).client)
+
+
+def quadratic_clients(method: str) -> list[Client]:
     made = []
     for index, (a, b, count) in enumerate(PROBLEMS):
         private = Labelled(
             torch.tensor([[a, b]], dtype=torch.float64).repeat(count, 1), torch.zeros(count, dtype=torch.int64)
         )
-        made.append(CLIENTS[method](str(index), Quadratic, private, private, SHARED, training=LOCAL, **settings))
+        made.append(client_class(method)(str(index), Quadratic, private, private, SHARED, training=LOCAL))
     return made
 
 
-def federation(method: str, clients: Any, model: Callable[[], nn.Module] = Quadratic, **settings: Any) -> FedAvg:
+def federation(
+    method: str,
+    clients: Sequence[Client] | Engine,
+    model: Callable[[], nn.Module] = Quadratic,
+    public: Public = SHARED,
+    participation: Participation | None = None,
+) -> Federation:
     nothing = Labelled(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64))
-    student = Client("student", model, nothing, nothing, settings.get("public", SHARED), training=LOCAL)
-    return SERVERS[method](clients=clients, student=student, **{"public": SHARED, **settings})
+    student = Client("student", model, nothing, nothing, public, training=LOCAL)
+    return Federation(rule=method, clients=clients, student=student, public=public, participation=participation)
 
 
-def theta_after(method: str, rounds: int, **settings: Any) -> float:
+def algorithm_of(server: Federation) -> FedAvg:
+    assert isinstance(server.algorithm, FedAvg)  # SCAFFOLD and FedDF are built on it
+    return server.algorithm
+
+
+def theta_after(method: str, rounds: int) -> float:
     members = quadratic_clients(method)
-    federation(method, members, **settings).run(rounds)
+    federation(method, members).run(rounds)
     states = [client.store.before(rounds + 2) for client in members]
     values = {float(state[0]["model.theta"]) for state in states if state is not None}
     assert len(values) == 1  # after the closing exchange everybody has the server's model
@@ -112,13 +150,12 @@ def test_two_rounds_of_scaffold_are_those_of_the_papers_algorithm() -> None:
 
 def test_scaffold_with_some_of_the_clients_moves_the_control_by_their_part() -> None:
     members = quadratic_clients("scaffold")
-    server = federation("scaffold", members)
-    opening = server.algorithm.initial_message()
-    mixer = server._mixer(opening, {})
-    reply = members[1].step(Request(1, opening))
-    server._take(reply, mixer, opening, RoundReplies())
-    message, _ = server._teach(1, mixer, RoundReplies())
-    sent, _ = decode_weights(message, "server", 1, server._initial)
+    algorithm = algorithm_of(federation("scaffold", members))
+    opening = algorithm.initial_message()
+    algorithm.begin_round(1, opening)
+    algorithm.aggregate(members[1].step(Request(1, opening)))
+    message = algorithm.finalize(["1"]).message
+    sent, _ = decode_weights(message or b"", "server", 1, algorithm.initial)
     a, b, _ = PROBLEMS[1]
     y = b * (1 - (1 - RATE * a) ** STEPS)
     assert float(sent["theta"]) == pytest.approx(y, rel=1e-12)
@@ -133,7 +170,7 @@ def test_fedavg_with_one_full_step_is_gradient_descent_on_everybodys_data() -> N
     training = Training("sgd", lr=0.5, batch=64, first_epochs=1, epochs=1)
     public = Public(x[:4], 3)
     members = [
-        CLIENTS["fedavg"](str(i), softmax_regression, Labelled(x[s], y[s]), Labelled(x[s], y[s]), public)
+        client_class("fedavg")(str(i), softmax_regression, Labelled(x[s], y[s]), Labelled(x[s], y[s]), public)
         for i, s in enumerate(shares)
     ]
     for member in members:
@@ -178,7 +215,7 @@ SMALL = Training("sgd", lr=0.1, batch=8, first_epochs=2, epochs=1, public_epochs
 
 def network_clients(method: str, model: Callable[[], nn.Module], folder: Path | None = None) -> list[Client]:
     return [
-        CLIENTS[method](
+        client_class(method)(
             str(i),
             model,
             samples(16 + 8 * i, i, i - 1.0),
@@ -199,13 +236,13 @@ def numbers(history: History) -> list[dict[str, Any]]:
 def test_one_round_of_feddf_is_fedavg_then_distillation_from_the_mean_logits() -> None:
     members = network_clients("feddf", two_layers)
     server = federation("feddf", members, two_layers, public=PUBLIC)
-    server.server.training = Training("sgd", lr=0.3, batch=32, public_epochs=1)  # one full step
+    algorithm_of(server).student.training = Training("sgd", lr=0.3, batch=32, public_epochs=1)  # one full step
     opening = server.algorithm.initial_message()
     uploads = [client.step(Request(1, opening)).payload for client in network_clients("feddf", two_layers)]
     weights = [decode_weights(upload or b"", str(i), 1, two_layers().state_dict()) for i, upload in enumerate(uploads)]
     mean, model, logits = WeightedMean(), two_layers(), []
     for tensors, count in weights:
-        mean.add(tensors, count)
+        mean.update(tensors, count)
         model.load_state_dict(tensors)
         logits.append(model(PUBLIC.inputs).detach())
     model.load_state_dict(mean.compute())
@@ -220,7 +257,7 @@ def test_one_round_of_feddf_is_fedavg_then_distillation_from_the_mean_logits() -
     assert line.effective_clients == 4
 
 
-@pytest.mark.parametrize("method", sorted(SERVERS))
+@pytest.mark.parametrize("method", WEIGHT_METHODS)
 @pytest.mark.parametrize("model", [two_layers, with_batch_norm])
 def test_all_ways_to_run_clients_agree(method: str, model: Callable[[], nn.Module]) -> None:
     histories = []
@@ -249,12 +286,12 @@ def test_stacked_clients_of_scaffold_keep_their_own_corrections() -> None:
             torch.testing.assert_close(two[0][name], value, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", sorted(SERVERS))
+@pytest.mark.parametrize("method", WEIGHT_METHODS)
 @pytest.mark.parametrize("interrupted_after", [1, 2])
 def test_resumed_from_its_checkpoint_it_ends_in_the_same_numbers(
     method: str, interrupted_after: int, tmp_path: Path
 ) -> None:
-    def begun(name: str) -> FedAvg:
+    def begun(name: str) -> Federation:
         members = network_clients(method, with_batch_norm, tmp_path / name)
         half = Participation(fraction=0.5)
         return federation(method, members, with_batch_norm, public=PUBLIC, participation=half)
@@ -282,9 +319,9 @@ def test_everybody_evaluates_the_same_model_and_bytes_are_those_of_the_weights()
 
 def test_batch_norm_statistics_are_averaged_with_the_weights() -> None:
     members = network_clients("fedavg", with_batch_norm)
-    server = federation("fedavg", members, with_batch_norm, public=PUBLIC)
-    uploads = [client.step(Request(1, server.algorithm.initial_message())).payload for client in members]
-    decoded = [decode_weights(upload or b"", str(i), 1, server._initial) for i, upload in enumerate(uploads)]
+    algorithm = algorithm_of(federation("fedavg", members, with_batch_norm, public=PUBLIC))
+    uploads = [client.step(Request(1, algorithm.initial_message())).payload for client in members]
+    decoded = [decode_weights(upload or b"", str(i), 1, algorithm.initial) for i, upload in enumerate(uploads)]
     wanted = sum(w["1.running_mean"].double() * n for w, n in decoded) / sum(n for _, n in decoded)
     members = network_clients("fedavg", with_batch_norm)
     federation("fedavg", members, with_batch_norm, public=PUBLIC).run(1)
@@ -293,7 +330,7 @@ def test_batch_norm_statistics_are_averaged_with_the_weights() -> None:
     torch.testing.assert_close(state[0]["model.1.running_mean"].double(), wanted, atol=1e-6, rtol=1e-5)
 
 
-class Liar(LocalEngine):
+class TamperingEngine(LocalEngine):
     """Clients 1 to 3 send something else than weights of the right kind."""
 
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
@@ -313,13 +350,13 @@ class Liar(LocalEngine):
 
 
 def test_a_refused_upload_costs_only_its_sender() -> None:
-    engine = Liar(network_clients("fedavg", two_layers))
+    engine = TamperingEngine(network_clients("fedavg", two_layers))
     few = Participation(quorum=0.1)
     line = federation("fedavg", engine, two_layers, public=PUBLIC, participation=few).run(1).rounds[0]
     assert line.participants == ["0"]
     for client, reason in {"1": "another architecture", "2": "not finite", "3": "samples = -5"}.items():
         assert reason in line.failed[client]
-    with pytest.raises(TrustmixError, match="says round = 3; expected was 2"):
+    with pytest.raises(TrustmixError, match="has round = 3; expected was 2"):
         decode_weights(encode_weights({}, "server", 3), "server", 2, {})
 
 
@@ -335,20 +372,20 @@ def test_mixed_architectures_are_refused() -> None:
     members = network_clients("fedavg", two_layers)[:2] + network_clients("fedavg", with_batch_norm)[2:]
     with pytest.raises(TrustmixError, match="fedavg averages weights, which takes one architecture"):
         federation("fedavg", members, two_layers, public=PUBLIC)
-    for method in SERVERS:
+    for method in WEIGHT_METHODS:
         with pytest.raises(TrustmixError, match=rf"rule: {method} averages weights.*lists 3 models"):
             Recipe.load("mixed", [f"rule={method}", "train.optimizer=sgd"])
 
 
-def test_scaffold_refuses_adam_and_says_why() -> None:
+def test_scaffold_refuses_adam_with_the_reason() -> None:
     sentence = "scaffold corrects gradients, which adam would rescale.*set train.optimizer = sgd"
     with pytest.raises(TrustmixError, match=sentence):
         Recipe.load("demo", ["rule=scaffold"])
     with pytest.raises(TrustmixError, match=sentence):
-        CLIENTS["scaffold"]("0", two_layers, TEST, TEST, PUBLIC, training=Training("adam"))
+        client_class("scaffold")("0", two_layers, TEST, TEST, PUBLIC, training=Training("adam"))
 
 
-@pytest.mark.parametrize("method", sorted(SERVERS))
+@pytest.mark.parametrize("method", WEIGHT_METHODS)
 def test_a_recipe_runs_it_into_a_run_directory_and_resumes(method: str, tmp_path: Path) -> None:
     changes = ["clients=4", "rounds=3", "split.samples_per_client=100", "split.classes_per_client=9"]
     changes += ["public.samples=60", "train.optimizer=sgd", "train.lr=0.3", f"rule={method}", "train.epochs=3"]
@@ -358,34 +395,41 @@ def test_a_recipe_runs_it_into_a_run_directory_and_resumes(method: str, tmp_path
     assert (history.best_accuracy or 0) > 0.65
     assert not (tmp_path / "run" / "models" / "student.safetensors").exists()
     lines = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
-    for moment in (1, 6):
-        folder, seen = tmp_path / f"cut{moment}", 0
-
-        def stop(_: Any, limit: int = moment) -> None:
-            nonlocal seen
-            seen += 1
-            if seen > limit:
-                raise KeyboardInterrupt
-
+    for events in (1, 6):
+        folder = tmp_path / f"cut{events}"
         with pytest.raises(KeyboardInterrupt):
-            run(recipe, out=folder, watch=stop)
+            run(recipe, out=folder, callbacks=[InterruptAfter(events)])
         run(recipe, out=folder, resume=True)
         resumed = (folder / "rounds.jsonl").read_text().splitlines()
         assert [_timeless(line) for line in resumed] == [_timeless(line) for line in lines]
+
+
+class InterruptAfter(Callback):
+    """Ctrl-C after so many events of progress."""
+
+    def __init__(self, events: int) -> None:
+        self.left = events
+
+    def on_progress(self, event: ProgressEvent) -> None:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
 
 
 def _timeless(line: str) -> dict[str, Any]:
     return {key: value for key, value in json.loads(line).items() if key != "seconds"}
 
 
-def test_fedavg_and_scaffold_begin_with_one_model_whatever_the_clients_build() -> None:
+@pytest.mark.parametrize("method", WEIGHT_METHODS)
+def test_all_begin_with_one_model_whatever_the_clients_build(method: str) -> None:
     def drawn() -> nn.Module:
         return nn.Linear(2, 2)
 
-    server = Scaffold(
-        clients=network_clients("scaffold", drawn), student=network_clients("fedavg", drawn)[0], public=PUBLIC
-    )
-    for client in network_clients("scaffold", drawn):
+    members = network_clients(method, drawn)
+    algorithm = algorithm_of(federation(method, members, drawn, public=PUBLIC))
+    drawn_weights = [client._resume(1).model.state_dict()["weight"].clone() for client in members]
+    assert not any(torch.equal(weight, algorithm.initial["weight"]) for weight in drawn_weights)
+    for client in members:
         live = client._resume(1)
-        client._distil(live, 1, server.algorithm.initial_message())
-        assert torch.equal(live.model.weight, server._initial["weight"])  # type: ignore[arg-type]
+        assert client.apply_server_message(live, 1, algorithm.initial_message()) is None
+        assert torch.equal(live.model.state_dict()["weight"], algorithm.initial["weight"])
