@@ -14,10 +14,10 @@ from trustmix import Checkpoint, Round, StorageError, storage
 from trustmix.callbacks.trust_log import RoundTrust
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.saved_models import read_inputs
-from trustmix.experiment.sweep import read_sweep_recipes
 from trustmix.federation.state import ServerState
 from trustmix.report.load import load_study
 from trustmix.report.trust_map import build_trust_data
+from trustmix.sweeps.sweep import read_sweep_recipes
 from trustmix.theory.measurement import read_measurements
 
 SMALL = ["clients=5", "rounds=1", "split.samples_per_client=40", "public.samples=100", "theory.every=1"]

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from trustmix.experiment.recipe import Recipe
     from trustmix.experiment.run import run
     from trustmix.experiment.saved_models import load_model
-    from trustmix.experiment.sweep import sweep
     from trustmix.federation.callbacks import Callback
     from trustmix.federation.client import Client
     from trustmix.federation.history import History, Round
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from trustmix.federation.server import Federation, Participation
     from trustmix.federation.state import Checkpoint
     from trustmix.federation.training import Training
+    from trustmix.sweeps.sweep import sweep
 
     __version__: str
 else:
@@ -95,10 +95,10 @@ else:
         "load_model": "experiment.saved_models",
         "mix": "aggregation.weighted_average",
         "run": "experiment.run",
-        "sweep": "experiment.sweep",
+        "sweep": "sweeps.sweep",
     }
     _ROOMS = ["aggregation", "attacks", "data", "density", "engines", "experiment", "federation", "methods", "metrics"]
-    _ROOMS += ["models", "privacy", "report", "theory", "wire"]
+    _ROOMS += ["models", "privacy", "report", "sweeps", "theory", "wire"]
 
     def __getattr__(name: str) -> object:
         """Import a public name, a room or the version at its first use."""

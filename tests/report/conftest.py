@@ -16,10 +16,10 @@ from trustmix.aggregation import client_weights
 from trustmix.callbacks.trust_log import SHOWN, RoundTrust
 from trustmix.experiment.previews import thumbnails
 from trustmix.experiment.run_directory import RunDirectory
-from trustmix.experiment.sweep import expand_grid, slug
 from trustmix.federation import History, Round
 from trustmix.report.load import load_study
 from trustmix.report.study import Study
+from trustmix.sweeps.sweep import expand_grid, slug
 
 FINAL_ACCURACY = {"alone": 0.2, "reference": 0.9, "avg": 0.5, "uwa": 0.7, "suwa": 0.75}
 TAU = {"avg": 0.0, "uwa": 1.0, "suwa": 0.25}

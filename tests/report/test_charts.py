@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from trustmix.cli import app
-from trustmix.experiment.tables import MeanStd
 from trustmix.report.axes import Axis, make_axes
 from trustmix.report.charts import Chart, Heatmap, Point, Series
 from trustmix.report.figure_views import view_figure
@@ -25,6 +24,7 @@ from trustmix.report.palette import PALETTE, assign_colours
 from trustmix.report.rendering import render
 from trustmix.report.study import MethodLabel
 from trustmix.report.svg import LINE_HEIGHT, separate_labels
+from trustmix.sweeps.tables import MeanStd
 
 A, B = MethodLabel("avg", "AVG <1>", 2), MethodLabel("suwa", "sUWA", 4)
 Write = Callable[..., Any]

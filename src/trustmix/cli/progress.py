@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from trustmix.experiment.sweep import RunOutcome, SweepCallback, SweepProgress
     from trustmix.federation import Callback, History, ProgressEvent
+    from trustmix.sweeps.sweep import RunOutcome, SweepCallback, SweepProgress
 
 
 class Display:

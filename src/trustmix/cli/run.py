@@ -99,8 +99,8 @@ def sweep_command(
     from rich.console import Console
 
     from trustmix.cli.progress import sweep_display
-    from trustmix.experiment.sweep import parse_over, parse_seeds, sweep
-    from trustmix.experiment.table_formats import to_markdown, to_rich_table
+    from trustmix.sweeps.sweep import parse_over, parse_seeds, sweep
+    from trustmix.sweeps.table_formats import to_markdown, to_rich_table
 
     swept, changes = parse_over(over), overrides or []
     folder = out or Path("sweeps") / _named(recipe, [*swept, *changes])

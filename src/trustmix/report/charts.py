@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from trustmix.experiment.tables import MeanStd
 from trustmix.report.study import MethodLabel
+from trustmix.sweeps.tables import MeanStd
 
 Unit: TypeAlias = Literal["percent", "points", "number", "megabytes"]
 """How a number is written: a fraction in per cent, a difference of fractions in points, a number, bytes in MB."""

@@ -7,10 +7,10 @@ from typing import ClassVar, TypeAlias, TypedDict
 
 from markupsafe import Markup
 
-from trustmix.experiment.tables import MeanStd
 from trustmix.report.charts import Chart, Figure, Heatmap, Point, TaskFigure, format_number
 from trustmix.report.study import MethodLabel
 from trustmix.report.svg import ChartLayout, draw_chart, layout_chart
+from trustmix.sweeps.tables import MeanStd
 
 
 class SeriesData(TypedDict):

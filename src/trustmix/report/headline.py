@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from trustmix.experiment.tables import MeanStd
 from trustmix.report.study import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
+from trustmix.sweeps.tables import MeanStd
 
 
 def headline(study: Study) -> str:

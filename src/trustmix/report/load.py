@@ -9,10 +9,10 @@ from pathlib import Path
 from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
-from trustmix.experiment.sweep import read_sweep_recipes
-from trustmix.experiment.tables import format_value, setting_label
 from trustmix.federation import History
 from trustmix.report.study import Cell, MethodLabel, Run, Study, Task, unique
+from trustmix.sweeps.sweep import read_sweep_recipes
+from trustmix.sweeps.tables import format_value, setting_label
 
 TASK_SETTINGS = ("data", "split", "public", "clients")
 """Settings of the task begin with these words. All others belong to the method, except the ignored ones."""

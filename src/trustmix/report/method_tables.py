@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trustmix.experiment.tables import MeanStd
 from trustmix.report.charts import format_significant
 from trustmix.report.study import PRIVATE, PUBLIC, Cell, MethodLabel, Study
+from trustmix.sweeps.tables import MeanStd
 
 MAX_TASKS = 12
 """The largest number of tasks in the overview."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from trustmix.experiment.tables import MeanStd, format_value
 from trustmix.report.charts import Chart, Heatmap, Point, Series, TaskFigure, Unit
 from trustmix.report.study import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
+from trustmix.sweeps.tables import MeanStd, format_value
 
 ACCURACY = {
     "accuracy_mean": ("On all classes", "accuracy", "mean over clients, after distilling from the round's teacher"),

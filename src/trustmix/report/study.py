@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
-from trustmix.experiment.tables import MeanStd, format_value
 from trustmix.federation import METHODS, History, Round, method_label
+from trustmix.sweeps.tables import MeanStd, format_value
 
 T = TypeVar("T")
 

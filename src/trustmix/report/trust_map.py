@@ -17,9 +17,9 @@ import torch
 from trustmix import storage
 from trustmix.callbacks.trust_log import RoundTrust
 from trustmix.errors import StorageError
-from trustmix.experiment.tables import MeanStd
 from trustmix.report.charts import Heatmap
 from trustmix.report.study import Cell, Study
+from trustmix.sweeps.tables import MeanStd
 
 MAX_BYTES = 5_000_000
 """The largest size of all these data in a page."""

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 import trustmix as tm
 from trustmix import Recipe, TrustmixError, storage
 from trustmix.cli import app
-from trustmix.experiment import sweep_worker
 from trustmix.experiment.run_directory import RunDirectory
-from trustmix.experiment.sweep import expand_grid, parse_over, parse_seeds, slug
 from trustmix.federation import ProgressCallback, ProgressEvent
+from trustmix.sweeps import worker as sweep_worker
+from trustmix.sweeps.sweep import expand_grid, parse_over, parse_seeds, slug
 
 FIXED = ["clients=5", "rounds=2", "split.samples_per_client=40", "public.samples=200"]
 ENGINE = ["engine.mode=sequential", "engine.precision=float32", "engine.device=cpu"]

@@ -1,6 +1,6 @@
 """Many runs of one recipe: every combination of the swept values with every seed, and a table of what came out.
 
-Each is an ordinary run directory, DIR/<cell>/seed-<n>, played by a process of its own (`sweep_worker`): one that dies
+Each is an ordinary run directory, DIR/<cell>/seed-<n>, played by a process of its own (`worker`): one that dies
 hurts no other. The cores are shared out evenly: with J runs side by side each gets cores // J threads (by
 OMP_NUM_THREADS) and, where its recipe leaves it open, as many workers, which the run settles as it begins.
 """
@@ -25,9 +25,9 @@ from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.resources import max_parallel_jobs
 from trustmix.experiment.run_directory import RunDirectory, ensure_empty, ensure_same_recipe
-from trustmix.experiment.table_formats import cells_to_csv, runs_to_csv, to_latex, to_markdown
-from trustmix.experiment.tables import ResultTable, RunResult, format_value, pivot
 from trustmix.experiment.toml_settings import parse_value, toml_value
+from trustmix.sweeps.table_formats import cells_to_csv, runs_to_csv, to_latex, to_markdown
+from trustmix.sweeps.tables import ResultTable, RunResult, format_value, pivot
 
 SWEEP_FORMAT = 1
 """The version of sweep.json."""
@@ -347,7 +347,7 @@ class _Process:
         command = [
             sys.executable,
             "-m",
-            "trustmix.experiment.sweep_worker",
+            "trustmix.sweeps.worker",
             str(sweep),
             run.name,
             str(share),

@@ -1,4 +1,4 @@
-"""One run of a sweep, in a process of its own: `python -m trustmix.experiment.sweep_worker SWEEP NAME WORKERS PARENT`.
+"""One run of a sweep, in a process of its own: `python -m trustmix.sweeps.worker SWEEP NAME WORKERS PARENT`.
 
 It dies with the sweep that started it, leaves Ctrl-C to it, and its last line on stderr says why it failed.
 """
@@ -12,7 +12,7 @@ from trustmix.engines.process_pool import die_with_parent
 from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run import run
-from trustmix.experiment.sweep import read_sweep_recipes
+from trustmix.sweeps.sweep import read_sweep_recipes
 
 
 def run_cell(sweep: Path, name: str, workers: int) -> None:

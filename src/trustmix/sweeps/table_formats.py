@@ -8,7 +8,7 @@ from itertools import product
 import rich.table
 from rich.text import Text
 
-from trustmix.experiment.tables import MeanStd, ResultTable, RunResult, format_value, select_results
+from trustmix.sweeps.tables import MeanStd, ResultTable, RunResult, format_value, select_results
 
 SUMMARY_FIELDS = (
     "best_accuracy",

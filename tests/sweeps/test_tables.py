@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from trustmix.experiment.table_formats import cells_to_csv, runs_to_csv, to_latex, to_markdown, to_rich_table
-from trustmix.experiment.tables import MeanStd, RunResult, pivot, setting_label
+from trustmix.sweeps.table_formats import cells_to_csv, runs_to_csv, to_latex, to_markdown, to_rich_table
+from trustmix.sweeps.tables import MeanStd, RunResult, pivot, setting_label
 
 OVER: dict[str, list[Any]] = {"rule": ["avg", {"tau": 0.4}], "split.classes_per_client": [2, 3]}
 
