@@ -25,7 +25,15 @@ def test_a_round_that_is_measured_again_replaces_itself_and_later_ones(tmp_path:
     assert [(found.round, found.concentration) for found in read_measurements(tmp_path)] == [(1, 0.1), (2, 0.4)]
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"round": 1}', '{"alpha": 1.0, "colour": "red"}'])
-def test_a_line_of_something_else_is_refused_in_a_sentence(line: str) -> None:
-    with pytest.raises(StorageError, match="is no measurement"):
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("{", r"theory\.jsonl is not valid JSON"),
+        ("[]", r"theory\.jsonl holds \[\] where an object"),
+        ('{"round": 1}', r"theory\.jsonl is no record of a Measurement; it lacks method, reference"),
+        ('{"alpha": 1.0, "colour": "red"}', r"theory\.jsonl is no record of a Measurement; it lacks round, method"),
+    ],
+)
+def test_a_line_of_something_else_is_refused_in_a_sentence(line: str, sentence: str) -> None:
+    with pytest.raises(StorageError, match=sentence):
         Measurement.from_json(line)

@@ -99,10 +99,11 @@ def read_measurements(folder: Path) -> list[Measurement]:
     Raises
     ------
     StorageError
-        If a line of theory.jsonl is no measurement.
+        If a line of theory.jsonl is no measurement, or is of a newer format.
     """
     file = folder / FILE_NAME
-    return [Measurement.from_json(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    return [Measurement.from_json(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def append_measurement(folder: Path, measurement: Measurement) -> None:
