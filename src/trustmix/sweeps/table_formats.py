@@ -4,11 +4,12 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-
-import rich.table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from trustmix.sweeps.tables import MeanStd, ResultTable, RunResult, format_value, select_results
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SUMMARY_FIELDS = (
     "best_accuracy",
@@ -108,7 +109,7 @@ def _escape_latex(text: str) -> str:
     return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
 
 
-def to_rich_table(table: ResultTable) -> rich.table.Table:
+def to_rich_table(table: ResultTable) -> "Table":
     """Convert a table for a terminal.
 
     Parameters
@@ -121,7 +122,10 @@ def to_rich_table(table: ResultTable) -> rich.table.Table:
     rich.table.Table
         What a rich console prints.
     """
-    found = rich.table.Table(caption=table.caption)
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(caption=table.caption)
     for name in table.row_keys:
         found.add_column(Text(name))
     for name in _column_names(table):
