@@ -289,7 +289,7 @@ def test_a_worker_that_dies_costs_its_clients_one_round(tmp_path: Path) -> None:
 
 
 class FullStore(DiskStore):
-    def put(self, round_: int, state: Any) -> None:
+    def save(self, round_: int, state: Any) -> None:
         raise StorageError("Could not write: No space left on device.")
 
 
@@ -378,9 +378,9 @@ def test_bfloat16_stays_close_to_float32() -> None:
 
 
 def test_convolutions_are_laid_out_channels_last_and_saved_as_usual(tmp_path: Path) -> None:
-    placed = DeviceConfig().place(nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(), nn.Linear(5, 2)))
+    placed = DeviceConfig().to_device(nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(), nn.Linear(5, 2)))
     assert placed[0].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[index]
-    DiskStore(tmp_path).put(1, (placed.state_dict(), {}))
-    stored = DiskStore(tmp_path).before(2)
+    DiskStore(tmp_path).save(1, (placed.state_dict(), {}))
+    stored = DiskStore(tmp_path).load_before(2)
     assert stored is not None
     assert torch.equal(stored[0]["0.weight"], placed.state_dict()["0.weight"])

@@ -350,10 +350,10 @@ def test_a_run_resumed_from_its_checkpoint_ends_in_the_same_numbers(
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_a_store_keeps_two_versions_and_gives_the_newest_older_one(kind: str, tmp_path: Path) -> None:
     store = MemoryStore() if kind == "memory" else DiskStore(tmp_path)
-    assert store.before(1) is None
+    assert store.load_before(1) is None
     for round_ in (1, 2, 3):
-        store.put(round_, ({"w": torch.tensor([float(round_)])}, {"stages": round_}))
-    found = [store.before(r) for r in (2, 3, 4, 9)]
+        store.save(round_, ({"w": torch.tensor([float(round_)])}, {"stages": round_}))
+    found = [store.load_before(r) for r in (2, 3, 4, 9)]
     assert [None if s is None else s[1]["stages"] for s in found] == [None, 2, 3, 3]
     assert [None if s is None else s[0]["w"].item() for s in found] == [None, 2.0, 3.0, 3.0]
 
@@ -361,8 +361,8 @@ def test_a_store_keeps_two_versions_and_gives_the_newest_older_one(kind: str, tm
 def test_a_store_forgets_the_future_of_a_run_that_begins_anew() -> None:
     store = MemoryStore()
     for round_ in (5, 6, 1):
-        store.put(round_, ({}, {"stages": round_}))
-    found = store.before(9)
+        store.save(round_, ({}, {"stages": round_}))
+    found = store.load_before(9)
     assert found is not None
     assert found[1]["stages"] == 1
 

@@ -50,8 +50,8 @@ def test_standardised_scores_keep_their_order_and_have_own_samples_at_zero(kind:
         score_inputs(model, known, public, DeviceConfig(), kind, standardise) for standardise in (False, True)
     )
     assert torch.equal(raw.scores.argsort(), standard.scores.argsort())
-    assert float(standard.known.mean()) == pytest.approx(0, abs=1e-4)
-    assert float(standard.known.std(correction=0)) == pytest.approx(1, abs=1e-4)
+    assert float(standard.calibration_scores.mean()) == pytest.approx(0, abs=1e-4)
+    assert float(standard.calibration_scores.std(correction=0)) == pytest.approx(1, abs=1e-4)
 
 
 @pytest.mark.parametrize("settings", [{"density": "kernel"}, {"standardise": True}])

@@ -98,7 +98,7 @@ def algorithm_of(server: Federation) -> FedAvg:
 def theta_after(method: str, rounds: int) -> float:
     members = quadratic_clients(method)
     federation(method, members).run(rounds)
-    states = [client.store.before(rounds + 2) for client in members]
+    states = [client.store.load_before(rounds + 2) for client in members]
     values = {float(state[0]["model.theta"]) for state in states if state is not None}
     assert len(values) == 1  # after the closing exchange everybody has the server's model
     return values.pop()
@@ -142,7 +142,7 @@ def test_two_rounds_of_scaffold_are_those_of_the_papers_algorithm() -> None:
     server = federation("scaffold", members)
     server.run(2)
     for client, control in zip(members, controls, strict=True):
-        state = client.store.before(9)
+        state = client.store.load_before(9)
         assert state is not None
         assert float(state[0]["model.theta"]) == pytest.approx(x, rel=1e-12)
         assert float(state[0]["optimizer.0.control"]) == pytest.approx(control, rel=1e-12)
@@ -181,7 +181,7 @@ def test_fedavg_with_one_full_step_is_gradient_descent_on_everybodys_data() -> N
         gradients = torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter.data -= 0.5 * gradient
-    state = members[0].store.before(99)
+    state = members[0].store.load_before(99)
     assert state is not None
     for name, value in model.state_dict().items():
         torch.testing.assert_close(state[0][f"model.{name}"], value, atol=1e-5, rtol=1e-4)
@@ -249,7 +249,7 @@ def test_one_round_of_feddf_is_fedavg_then_distillation_from_the_mean_logits() -
     teacher = torch.softmax(torch.stack(logits).mean(0), 1)
     cross_entropy(model(PUBLIC.inputs), teacher).backward()  # type: ignore[no-untyped-call]
     line = server.run(1).rounds[0]
-    state = members[0].store.before(9)
+    state = members[0].store.load_before(9)
     assert state is not None
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
@@ -277,7 +277,7 @@ def test_stacked_clients_of_scaffold_keep_their_own_corrections() -> None:
         members = network_clients("scaffold", two_layers)
         engine = LocalEngine(members, ExecutionPlan(mode))
         federation("scaffold", engine, two_layers, public=PUBLIC).run(3)
-        states.append([client.store.before(9) for client in members])
+        states.append([client.store.load_before(9) for client in members])
     for one, two in zip(*states, strict=True):
         assert one is not None
         assert two is not None
@@ -325,7 +325,7 @@ def test_batch_norm_statistics_are_averaged_with_the_weights() -> None:
     wanted = sum(w["1.running_mean"].double() * n for w, n in decoded) / sum(n for _, n in decoded)
     members = network_clients("fedavg", with_batch_norm)
     federation("fedavg", members, with_batch_norm, public=PUBLIC).run(1)
-    state = members[0].store.before(9)
+    state = members[0].store.load_before(9)
     assert state is not None
     torch.testing.assert_close(state[0]["model.1.running_mean"].double(), wanted, atol=1e-6, rtol=1e-5)
 

@@ -190,7 +190,7 @@ def can_stack(clients: Sequence[Client], hardware: DeviceConfig) -> bool:
 
 def _job(client: Client, hardware: DeviceConfig) -> TrainingJob:
     """A few steps of the client's private training, on a fresh model; texts not sorted, so that steps are alike."""
-    model = hardware.place(client.model())
+    model = hardware.to_device(client.model())
     data = client.private.to(hardware.device)
     job = TrainingJob.of(
         model,

@@ -74,7 +74,7 @@ class RayEngine:
             shares = assign_clients(clients, self._workers(workers))
             self._home = {client.id: index for index, share in enumerate(shares) for client in share}
             self._stores = [client.store.folder for client in clients if isinstance(client.store, DiskStore)]
-            self._luggage = _share_objects(self._ray, shares)
+            self._payloads = _share_objects(self._ray, shares)
         except BaseException:
             self.close()
             raise
@@ -103,7 +103,7 @@ class RayEngine:
         trial = self._ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(_choose)
         wanted = {"mode": mode, "precision": precision, "device": self.plan.hardware.device}
         if "auto" in wanted.values():
-            self.plan, found = self._ray.get(trial.remote(wanted, self.cpus, *self._luggage[0]))
+            self.plan, found = self._ray.get(trial.remote(wanted, self.cpus, *self._payloads[0]))
         else:
             self.plan, found = select_plan([], **wanted, workers=1)
         return self.plan, found
@@ -149,7 +149,7 @@ class RayEngine:
             for folder in self._stores:
                 folder.mkdir(parents=True, exist_ok=True)
             build = self._ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(ClientActor)
-            self._actors[index] = build.remote(self.plan, self.keep, self.cpus, *self._luggage[index])
+            self._actors[index] = build.remote(self.plan, self.keep, self.cpus, *self._payloads[index])
         return self._actors[index]
 
     def _end(self, index: int) -> None:
@@ -231,14 +231,14 @@ def _share_objects(ray: Any, shares: Sequence[Sequence[Client]]) -> list[list[An
     try:
         things = {id(thing): thing for share in shares for c in share for thing in (c.public, c.test)}
         stored = {key: ray.put(thing) for key, thing in things.items()}
-        luggage = []
+        payloads = []
         for share in shares:
             own = [(client, id(client.public), id(client.test)) for client in map(copy.copy, share)]
             common = list(dict.fromkeys(key for _, *keys in own for key in keys))
             for client, *_ in own:
                 vars(client).update(public=None, test=None, _live=None)
-            luggage.append([ray.put(own), common, *(stored[key] for key in common)])
-        return luggage
+            payloads.append([ray.put(own), common, *(stored[key] for key in common)])
+        return payloads
     finally:
         ray.util.deregister_serializer(torch.Tensor)
 

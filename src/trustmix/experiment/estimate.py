@@ -116,7 +116,7 @@ def _predicting_seconds(
     """The public and the calibration set once a round, the test set once, and the client's own classes in it."""
     each = []
     for client in kinds:
-        model = plan.hardware.place(client.model())
+        model = plan.hardware.to_device(client.model())
         inputs = client.public.inputs[:SOME].to(plan.hardware.device)
         predict(model, inputs[:2], plan.hardware)
         begin = time.perf_counter()

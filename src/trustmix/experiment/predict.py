@@ -110,4 +110,4 @@ def _trust(recipe: Recipe, client: str, model: nn.Module, inputs: torch.Tensor) 
         return {}  # the run's data are not on this machine
     said = score_inputs(model, own, inputs, DeviceConfig(), recipe.density.kind, recipe.density.standardise)
     held = torch.bincount(own.labels, minlength=said.logits.shape[1])
-    return {"scores": said.scores, "ranks": percentile_ranks(said.known, said.scores), "held": held}
+    return {"scores": said.scores, "ranks": percentile_ranks(said.calibration_scores, said.scores), "held": held}

@@ -89,7 +89,7 @@ def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) ->
     """Write what a run that is over has trained, from the clients' last states."""
     models = folder / "models"
     for states in sorted((folder / "checkpoint" / "clients").iterdir()):
-        state = DiskStore(states).before(rounds + 2)
+        state = DiskStore(states).load_before(rounds + 2)
         if state is not None:
             model = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}
             file = models / f"{states.name}.safetensors"

@@ -20,7 +20,7 @@ from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public
 from trustmix.federation.scoring import score_inputs
-from trustmix.federation.store import MemoryStore, State, Store
+from trustmix.federation.state import MemoryStore, State, Store
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
 from trustmix.privacy import DPSGDParams, PrivacyBudget, select_confident_samples
 from trustmix.seeds import torch_generator
@@ -165,7 +165,7 @@ class Client:
                 with _timed(seconds, "predict"):
                     payload = self.make_upload(state, request)
         with _timed(seconds, "save"):
-            self.store.put(request.round, _to_stored(state))
+            self.store.save(request.round, _to_stored(state))
         spent = self.privacy_spent(state.stages) if request.train else {}
         known = {**tested, **spent}
         return Reply(self.id, request.round, payload, local_accuracy=local_accuracy, seconds=seconds, **known)
@@ -188,9 +188,9 @@ class Client:
     def _resume(self, round_: int) -> ModelState:
         """The state model if it is the newest state older than the round, else that state from the store."""
         if self._live is None or self._round >= round_:
-            model = self.hardware.place(self.model())
+            model = self.hardware.to_device(self.model())
             self._live = ModelState(model, self.training.make_optimizer(model.parameters()))
-            stored = self.store.before(round_)
+            stored = self.store.load_before(round_)
             if stored is not None:
                 _restore(self._live, stored)
         return self._live
@@ -227,16 +227,16 @@ class Client:
             state.optimizer = self.training.make_optimizer(state.model.parameters())
         private = self.privacy if noise is not None else None
         if private is not None:
-            draws = private.generator(self.seed, stage, self.id, round_)  # which records a batch takes is a secret too
+            generator = private.generator(self.seed, stage, self.id, round_)  # which records a batch takes is a secret too
         else:
-            draws = torch_generator(self.seed, "order", stage, self.id, round_)
+            generator = torch_generator(self.seed, "order", stage, self.id, round_)
         return TrainingJob.of(
             state.model,
             state.optimizer,
             inputs,
             targets,
             epochs=epochs,
-            generator=draws,
+            generator=generator,
             architecture=self.architecture,
             training=self.training,
             hardware=self.hardware,
@@ -250,15 +250,15 @@ class Client:
         header = self.public.header(self.id, request.round)
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
         if self.privacy is not None and self.privacy.mechanism == "uploads":
-            draws = self.privacy.generator(self.seed, "upload", self.id, request.round)
-            logits = self.privacy.add_noise(predict(state.model, self.public.inputs, self.hardware).cpu(), draws)
+            generator = self.privacy.generator(self.seed, "upload", self.id, request.round)
+            logits = self.privacy.add_noise(predict(state.model, self.public.inputs, self.hardware).cpu(), generator)
             silence = PrecomputedScores(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
             return UPLOAD_ENCODERS[self.form](logits, silence, header, self.codec, base)
         known = self._density_samples(state, request.round)
-        said = score_inputs(state.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
-        labels = self._label_set(said.known, said.scores)
-        density = PrecomputedScores(said.scores) if self.form == "scores" or self.standardise else said.density
-        return UPLOAD_ENCODERS[self.form](said.logits, density, header, self.codec, base, labels)
+        scored = score_inputs(state.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
+        labels = self._label_set(scored.calibration_scores, scored.scores)
+        density = PrecomputedScores(scored.scores) if self.form == "scores" or self.standardise else scored.density
+        return UPLOAD_ENCODERS[self.form](scored.logits, density, header, self.codec, base, labels)
 
     def _density_samples(self, state: ModelState, round_: int) -> Labelled:
         """What the density is fitted on: calibration samples, or, under a promise, public ones."""
@@ -268,8 +268,8 @@ class Client:
             return Labelled(self.public.inputs[chosen], classes)
         if not self.augment_calibration:
             return self.calibration
-        draws = calibration_generator(self.seed, self.id, round_)
-        return Labelled(augment_batch(self.calibration.inputs, "crop-flip", draws), self.calibration.labels)
+        generator = calibration_generator(self.seed, self.id, round_)
+        return Labelled(augment_batch(self.calibration.inputs, "crop-flip", generator), self.calibration.labels)
 
     def _label_set(self, known: torch.Tensor, scores: torch.Tensor) -> LabelSet | None:
         """What is told of the label set, and the ranks of the scores that go with it."""

@@ -20,7 +20,7 @@ class ScoredInputs:
 
     logits: torch.Tensor
     scores: torch.Tensor
-    known: torch.Tensor
+    calibration_scores: torch.Tensor
     density: Density
 
 

@@ -18,7 +18,6 @@ from trustmix.aggregation.guard import Guard
 from trustmix.errors import TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerContext
 from trustmix.federation.callbacks import Callback, ProgressEvent
-from trustmix.federation.checkpoint import Checkpoint, ServerState
 from trustmix.federation.client import Client
 from trustmix.federation.engine import ENGINES, Engine
 from trustmix.federation.history import History, Round
@@ -26,6 +25,7 @@ from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.method import Rule, resolve_method
 from trustmix.federation.public_set import Public
 from trustmix.federation.reply_validation import LONGEST_NAME, rejection_reason, sanitize_reply, to_valid_utf8
+from trustmix.federation.state import Checkpoint, ServerState
 from trustmix.seeds import numpy_generator
 
 

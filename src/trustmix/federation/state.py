@@ -105,10 +105,10 @@ class Checkpoint:
 class Store(Protocol):
     """The states of one client by round."""
 
-    def before(self, round_: int) -> State | None:
+    def load_before(self, round_: int) -> State | None:
         """The newest state older than a round; None if there is none."""
 
-    def put(self, round_: int, state: State) -> None:
+    def save(self, round_: int, state: State) -> None:
         """Save the state after a round."""
 
 
@@ -118,12 +118,12 @@ class MemoryStore:
     def __init__(self) -> None:
         self._states: dict[int, State] = {}
 
-    def before(self, round_: int) -> State | None:
+    def load_before(self, round_: int) -> State | None:
         """The newest state older than a round; None if there is none."""
         older = [r for r in self._states if r < round_]
         return self._states[max(older)] if older else None
 
-    def put(self, round_: int, state: State) -> None:
+    def save(self, round_: int, state: State) -> None:
         """Save a copy of the state after a round; states of later rounds are removed."""
         tensors, facts = state
         self._states[round_] = {name: tensor.detach().clone() for name, tensor in tensors.items()}, dict(facts)
@@ -143,12 +143,12 @@ class DiskStore:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
 
-    def before(self, round_: int) -> State | None:
+    def load_before(self, round_: int) -> State | None:
         """The newest state older than a round; None if there is none."""
         older = [r for r in self._rounds() if r < round_]
         return storage.read_tensors(self._file(older[-1])) if older else None
 
-    def put(self, round_: int, state: State) -> None:
+    def save(self, round_: int, state: State) -> None:
         """Save the state after a round; states of later rounds are removed."""
         storage.write_tensors(self._file(round_), *state)
         for stale in _stale(self._rounds(), round_):

@@ -61,7 +61,7 @@ class DeviceConfig:
         """Samples predicted at a time: on a CPU as many as keep a layer in its cache, elsewhere enough to fill it."""
         return 128 if self.device == "cpu" else 1024
 
-    def place(self, model: nn.Module) -> nn.Module:
+    def to_device(self, model: nn.Module) -> nn.Module:
         """The model on the device, convolutions in the memory order that is fastest for them."""
         model = model.to(self.device)
         if any(isinstance(module, nn.Conv2d) for module in model.modules()):

@@ -51,7 +51,7 @@ class FedDF(FedAvg):
         return RoundResult(encode_weights(model.state_dict(), "server", self._round), metrics, {"student": job.seconds})
 
     def _model(self, weights: Tensors) -> nn.Module:
-        model = self.student.hardware.place(self.student.model())
+        model = self.student.hardware.to_device(self.student.model())
         model.load_state_dict(weights)
         return model
 

@@ -15,6 +15,7 @@ from trustmix.errors import TrustmixError
 from trustmix.federation.algorithm import RoundResult
 from trustmix.federation.client import ModelState
 from trustmix.federation.messages import Reply, Request
+from trustmix.federation.optimizers import SGD
 from trustmix.federation.method import CLIENTS, METHODS, Method
 from trustmix.federation.training import Training, TrainingJob
 from trustmix.methods.fedavg import FedAvg, WeightClient, decode_weights, encode_weights
@@ -24,7 +25,7 @@ OPTIMIZER = "sgd"
 """The correction is of gradients, and mean gradients are read off the steps taken: no other optimiser will do."""
 
 
-class CorrectedSGD(torch.optim.SGD):
+class CorrectedSGD(SGD):
     """SGD on gradients to each of which the parameter's `correction`, c - c_i, is added.
 
     It is state of each parameter, number by number, so clients that are stacked keep their own.

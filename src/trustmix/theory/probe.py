@@ -110,7 +110,7 @@ class TheoryProbe:
         samples, weight = self.pooled
         epochs = self.training.first_epochs + (self.rounds - 1) * self.training.epochs
         epochs += self.rounds * self.training.public_epochs
-        model = self.hardware.place(self.factories[0]())
+        model = self.hardware.to_device(self.factories[0]())
         seed = derive_seed(self.seed, "theory", "reference")
         targets, weights = samples.labels, weight * len(weight)
         for _ in train_with_snapshots(
@@ -237,14 +237,14 @@ class TheoryProbe:
 
     def _load_model(self, folder: Path, client: str, round_: int) -> nn.Module:
         """The client's model as it was when it predicted the public set in that round."""
-        state = DiskStore(folder / "checkpoint" / "clients" / client).before(round_ + 1)
+        state = DiskStore(folder / "checkpoint" / "clients" / client).load_before(round_ + 1)
         if state is None:
             raise TrustmixError(
                 f"{folder} has no stored state of client {client}; the theory is measured on the run's checkpoint."
             )
         model = self.factories[int(client)]()
         model.load_state_dict({name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")})
-        return self.hardware.place(model)
+        return self.hardware.to_device(model)
 
     def _predict(self, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
         return predict(model, inputs.to(self.device), self.hardware).cpu()
