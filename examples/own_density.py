@@ -3,8 +3,8 @@
 import torch
 
 import trustmix as tm
-from trustmix.arrays import A, ArrayLike, ArraySpec
-from trustmix.density import DENSITIES
+from trustmix.arrays import A, ArrayLike
+from trustmix.density.base import DENSITIES, restore_scores, validate_points
 
 
 @DENSITIES.register("neighbours")
@@ -15,26 +15,23 @@ class NearestNeighbours:
     """
 
     def __init__(self, known: torch.Tensor, k: int = 3) -> None:
-        self.known = known
-        self.k = min(k, len(known))
+        self.known, self.k = known, min(k, len(known))
 
     @classmethod
     def fit(cls, logits: ArrayLike, labels: ArrayLike) -> "NearestNeighbours":
         """Keep the calibration logits (n, C); this density does not need their labels (n,)."""
-        return cls(torch.as_tensor(logits, dtype=torch.float64))
+        return cls(validate_points(logits, "logits"))
 
     def log_prob(self, logits: A) -> A:
         """The score of each row: (N, C) -> (N,), in the kind of array given."""
-        points = torch.as_tensor(logits, dtype=torch.float64)
+        points = validate_points(logits, "logits", self.known.shape[1])
         radius = torch.cdist(points, self.known).topk(self.k, largest=False).values[:, -1]
-        scores: A = ArraySpec.of(logits).restore(-points.shape[1] * radius.clamp_min(1e-9).log())
-        return scores
+        return restore_scores(-points.shape[1] * radius.clamp_min(1e-9).log(), logits)
 
 
 recipe = {"clients": 8, "rounds": 4, "data": {"name": "digits"}, "split": {"samples_per_client": 120}}
 recipe |= {"public": {"samples": 300}, "train": {"lr": 2e-3, "public_epochs": 5}, "engine": {"mode": "sequential"}}
 for kind in ("gaussians", "neighbours"):
     last = tm.run({**recipe, "density": {"kind": kind}}).rounds[-1]
-    print(
-        f"{kind:10} {100 * (last.accuracy_mean or 0):5.1f} %, own samples told from others: {last.density_auc:.2f} AUC"
-    )
+    accuracy, auc = last.accuracy_mean or 0.0, last.density_auc or 0.0
+    print(f"{kind:10} {100 * accuracy:5.1f} %, own classes against others: {auc:.2f} AUC")
