@@ -100,6 +100,11 @@ def test_every_method_has_a_colour_of_its_own_and_the_papers_rules_always_the_sa
     assert max(assign_colours([MethodLabel("x", str(n)) for n in range(30)]).values()) < len(PALETTE)
 
 
+def test_a_colour_that_the_palette_does_not_have_counts_as_none() -> None:
+    wrong, free = MethodLabel("x", "x", 99), MethodLabel("y", "y")
+    assert assign_colours([wrong]) == {wrong: assign_colours([free])[free]}
+
+
 def test_figures_for_a_paper_are_the_same_bytes_every_time() -> None:
     heat = Heatmap("h", "title", "x", "y", ["1", "2"], ["3"], [[MeanStd(0.5, 0.1, 2), MeanStd.of([])]])
     for figure in (a_chart(levels=[(B, MeanStd(0.9, None, 1))]), heat):

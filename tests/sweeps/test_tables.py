@@ -123,11 +123,7 @@ def test_runs_are_written_one_per_line_with_their_summary() -> None:
     assert len(others) == 4
 
 
-def test_rules_have_the_papers_names_and_other_words_are_left_alone() -> None:
-    assert [setting_label("rule", rule) for rule in ("avg", "uwa", "suwa", "most-confident")] == [
-        "AVG",
-        "UWA",
-        "sUWA",
-        "most-confident",
-    ]
+def test_rules_have_the_names_of_the_registry_and_other_words_are_left_alone() -> None:
+    names = [setting_label("rule", rule) for rule in ("avg", "uwa", "suwa", "most-confident", "unknown")]
+    assert names == ["AVG", "UWA", "sUWA", "most confident", "unknown"]
     assert setting_label("model.kind", "avg") == "avg"

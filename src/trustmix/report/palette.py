@@ -50,8 +50,11 @@ def assign_colours(methods: Sequence[MethodLabel]) -> dict[MethodLabel, int]:
     found: dict[MethodLabel, int] = {}
     own = _own_colours(methods)
     for method in methods:
-        wanted = len(PALETTE) + own.index(method.colour) if isinstance(method.colour, str) else method.colour
-        if wanted is None or (wanted in found.values() and wanted < len(PALETTE)):
+        if isinstance(method.colour, str):
+            found[method] = len(PALETTE) + own.index(method.colour)
+            continue
+        wanted = method.colour
+        if wanted is None or wanted not in range(len(PALETTE)) or wanted in found.values():
             indices = (*range(FIRST_FREE, len(PALETTE)), *range(2, FIRST_FREE))
             free = [index for index in indices if index not in found.values()]
             fixed = {other.colour for other in methods}
