@@ -227,7 +227,9 @@ class Client:
             state.optimizer = self.training.make_optimizer(state.model.parameters())
         private = self.privacy if noise is not None else None
         if private is not None:
-            generator = private.generator(self.seed, stage, self.id, round_)  # which records a batch takes is a secret too
+            generator = private.generator(
+                self.seed, stage, self.id, round_
+            )  # which records a batch takes is a secret too
         else:
             generator = torch_generator(self.seed, "order", stage, self.id, round_)
         return TrainingJob.of(

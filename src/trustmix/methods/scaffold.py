@@ -15,8 +15,8 @@ from trustmix.errors import TrustmixError
 from trustmix.federation.algorithm import RoundResult
 from trustmix.federation.client import ModelState
 from trustmix.federation.messages import Reply, Request
-from trustmix.federation.optimizers import SGD
 from trustmix.federation.method import CLIENTS, METHODS, Method
+from trustmix.federation.optimizers import SGD
 from trustmix.federation.training import Training, TrainingJob
 from trustmix.methods.fedavg import FedAvg, WeightClient, decode_weights, encode_weights
 from trustmix.wire import scaffold_bytes
