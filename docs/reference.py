@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from trustmix.aggregation.rules import RULES
-from trustmix.methods.registry import SERVERS
 
 from trustmix.attacks.byzantine_engine import ATTACKS
 from trustmix.cli import app
 from trustmix.data import DATASETS
 from trustmix.experiment.config import ModelConfig, StudentConfig
 from trustmix.experiment.recipe import Recipe
-from trustmix.federation import CENTRALIZED, ENGINES, LOCAL_ONLY, OPTIMIZERS
+from trustmix.federation import ENGINES, METHODS, OPTIMIZERS
 from trustmix.models import MODELS
 from trustmix.wire import CODECS
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 NAMES = {
-    "rule": [*RULES.names(), *SERVERS, LOCAL_ONLY, CENTRALIZED],
+    "rule": METHODS.names(),
     "data.name": DATASETS.names(),
     "public.data": DATASETS.names(),
     "model.name": MODELS.names(),

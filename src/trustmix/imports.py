@@ -2,14 +2,13 @@
 
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trustmix.errors import TrustmixError
 
 
-def import_object(reference: str, key: str) -> Callable[..., Any]:
+def import_object(reference: str, key: str, *, function: bool = True) -> Any:
     """Import a function or a class by its name; modules in the current directory are found too.
 
     Parameters
@@ -18,11 +17,13 @@ def import_object(reference: str, key: str) -> Callable[..., Any]:
         "package.module:name".
     key
         The setting that holds the reference, for the error message.
+    function
+        Whether it must be a function or a class; if not, it may be any value.
 
     Returns
     -------
-    Callable
-        The function or the class.
+    object
+        The function, the class or the value.
 
     Raises
     ------
@@ -46,9 +47,9 @@ def import_object(reference: str, key: str) -> Callable[..., Any]:
         raise TrustmixError(f'{key} is "{reference}", but {module_name} cannot be imported ({error}).') from error
     except AttributeError as error:
         raise TrustmixError(f'{key} is "{reference}", but {module_name} has no {name}.') from error
-    if not callable(found):
+    if function and not callable(found):
         raise TrustmixError(f'{key} is "{reference}", which is not a function.')
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def require_extra(module: str, need: str, name: str) -> Any:

@@ -1,6 +1,6 @@
 """How much a client has seen of a sample: densities of its logits or features, other scores, and ranks of scores."""
 
-from trustmix.density.base import DENSITIES, FEATURES, Density, DensityEstimator, PrecomputedScores
+from trustmix.density.base import DENSITIES, FEATURES, Density, DensityEstimator, PrecomputedScores, resolve_density
 from trustmix.density.confidence import ConfidenceScore
 from trustmix.density.feature_gaussians import FeatureGaussians, ledoit_wolf
 from trustmix.density.gaussians import ClassGaussians
@@ -19,6 +19,7 @@ __all__ = [
     "PrecomputedScores",
     "ledoit_wolf",
     "percentile_ranks",
+    "resolve_density",
     "roc_auc",
     "standardize_scores",
 ]

@@ -10,6 +10,7 @@ import torch
 
 from trustmix.arrays import A, ArrayLike, ArraySpec, format_shape, to_finite_tensor
 from trustmix.errors import TrustmixError
+from trustmix.imports import import_object
 from trustmix.registry import Registry
 
 VARIANCE_FLOOR = 1e-3
@@ -60,8 +61,41 @@ class DensityEstimator(Protocol):
         """
 
 
-DENSITIES: Registry[DensityEstimator] = Registry("density")
+DENSITIES: Registry[DensityEstimator] = Registry("density", provided_by="trustmix.density")
 """The density estimators by the name that `density.kind` has in a recipe."""
+
+
+def resolve_density(kind: str) -> DensityEstimator:
+    """The density estimator of a recipe's `density.kind`.
+
+    Parameters
+    ----------
+    kind : str
+        A name in `DENSITIES`, or "package.module:Class" of the user's own.
+
+    Returns
+    -------
+    DensityEstimator
+        What fits densities of that kind.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no such name, or the class has no `fit`.
+
+    Examples
+    --------
+    >>> resolve_density("kernel").__name__
+    'KernelDensity'
+    """
+    if ":" not in kind:
+        return DENSITIES.get(kind)
+    found = import_object(kind, "density.kind")
+    if not callable(getattr(found, "fit", None)):
+        raise TrustmixError(f'density.kind is "{kind}", which has no fit; it must be a density estimator.')
+    estimator: DensityEstimator = found
+    return estimator
+
 
 FEATURES = "features"
 """The estimator that is fitted on the inputs of a model's last layer instead of its logits."""

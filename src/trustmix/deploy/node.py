@@ -47,6 +47,8 @@ class NodeConfig(BaseModel):
         A function "package.module:function" that returns the data.
     model : str or dict, optional
         A built-in model, "package.module:function", or a table with `name` or `source` and options.
+    density : str, optional
+        A density of the node's own, "package.module:Class", in the place of the recipe's.
     test : float
         Fraction of the data kept to measure accuracy; 0 measures nothing.
     device : str
@@ -67,6 +69,7 @@ class NodeConfig(BaseModel):
     data: str | None = Field(None, description="a table, an npz file or a folder of images, beside the node's file")
     source: str | None = Field(None, description="package.module:function of your own that returns the data")
     model: str | dict[str, object] | None = Field(None, description="a built-in model, or package.module:function")
+    density: str | None = Field(None, description="package.module:Class of your own, in place of the recipe's density")
     test: float = Field(0.2, ge=0, lt=1, description="part of the data kept to measure accuracy; 0 measures nothing")
     device: str = Field("cpu", description="where to train: cpu, cuda or mps")
     folder: Path = Field(Path(), exclude=True, description="the folder of the file")
@@ -312,13 +315,24 @@ def build_node_client(node: NodeConfig, run_info: RunInfo, public: Public, folde
     TrustmixError
         If the node's data or model do not fit the run.
     """
-    recipe = Recipe.load(toml.parse(run_info.recipe, "the server's recipe"))
+    recipe = _with_own_density(node, Recipe.load(toml.parse(run_info.recipe, "the server's recipe")))
     if node.share is not None:
         client = _build_shared_client(node, node.share, recipe, run_info, public, folder)
     else:
         client = _build_own_client(node, recipe, run_info, public, folder)
     client.to_device(DeviceConfig(node.device), keep=True)
     return client
+
+
+def _with_own_density(node: NodeConfig, recipe: Recipe) -> Recipe:
+    """The recipe with the node's own density; one that the server names as code is never imported."""
+    if node.density is None and ":" in recipe.density.kind:
+        raise TrustmixError(
+            f'The server\'s recipe has density.kind = "{recipe.density.kind}", which is code; a node runs its own only: '
+            "set density in the node's file."
+        )
+    kind = node.density or recipe.density.kind
+    return recipe.model_copy(update={"density": recipe.density.model_copy(update={"kind": kind})})
 
 
 def _build_shared_client(

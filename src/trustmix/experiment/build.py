@@ -17,7 +17,7 @@ from trustmix.aggregation.guard import Guard
 from trustmix.attacks.byzantine_engine import ByzantineEngine
 from trustmix.data import Dataset, Labelled
 from trustmix.data.inference import InputSpec
-from trustmix.density import FEATURES
+from trustmix.density import FEATURES, resolve_density
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import ModelConfig, PublicConfig
@@ -118,6 +118,7 @@ def build_federation(
         If the recipe, the data and the models do not go together.
     """
     recipe.validate_method()
+    resolve_density(recipe.density.kind)
     given, method = recipe, recipe.method
     recipe = _centralized(recipe) if method.pooled_data else recipe
     data = data or load_data(recipe)

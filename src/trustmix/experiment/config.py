@@ -135,7 +135,10 @@ class TrainConfig(ConfigModel):
 class DensityConfig(ConfigModel):
     """What tells who has seen such a sample, and what it is fitted on."""
 
-    kind: str = Field("gaussians", description="of logits; or kernel, features, energy, entropy, max-probability")
+    kind: str = Field(
+        "gaussians",
+        description="of logits; or kernel, features, energy, entropy, max-probability, or package.module:Class",
+    )
     standardise: bool = Field(False, description="scores in standard deviations of the calibration samples' scores")
     calibration: Literal["holdout", "augmented", "private"] = Field(
         "holdout", description="samples kept from training; or the private ones, augmented or as they are"
@@ -145,7 +148,7 @@ class DensityConfig(ConfigModel):
     @field_validator("kind")
     @classmethod
     def _kind(cls, name: str) -> str:
-        return _known(DENSITIES, name)
+        return name if ":" in name else _known(DENSITIES, name)
 
 
 class EngineConfig(ConfigModel):

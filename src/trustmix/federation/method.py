@@ -207,7 +207,7 @@ class _Once:
 
 
 def _imported_method(reference: str) -> Method:
-    found = import_object(reference, "rule")
+    found = import_object(reference, "rule", function=False)
     if isinstance(found, Method):
         return found
     if not isinstance(found, type | Aggregator):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trustmix.data import Labelled
-from trustmix.density import DENSITIES, FEATURES, Density, standardize_scores
+from trustmix.density import FEATURES, Density, resolve_density, standardize_scores
 from trustmix.federation.training import DeviceConfig, predict
 from trustmix.models import WithFeatures
 
@@ -39,7 +39,7 @@ def score_inputs(
     torch.Size([5])
     """
     _, seen = _views(model, calibration.inputs, hardware, kind)
-    density = DENSITIES.get(kind).fit(seen, calibration.labels)
+    density = resolve_density(kind).fit(seen, calibration.labels)
     logits, points = _views(model, inputs, hardware, kind)
     known, scores = density.log_prob(seen), density.log_prob(points)
     if standardise:
