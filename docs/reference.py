@@ -44,7 +44,7 @@ NAMES = {
 
 ROOMS = (
     *("aggregation", "density", "metrics", "models", "data", "wire", "privacy", "federation", "callbacks", "theory"),
-    *("attacks", "engines", "methods", "experiment", "report", "deploy"),
+    *("attacks", "engines", "methods", "experiment", "sweeps", "report", "deploy"),
 )
 """Rooms in the order of the page of the API: each imports only earlier ones. The commands have a page of their own."""
 

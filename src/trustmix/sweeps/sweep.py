@@ -265,7 +265,7 @@ def _record(folder: Path, over: Mapping[str, Sequence[Any]], runs: Sequence[Swee
                     f"{folder} holds a sweep with {name}, which this one leaves out; keep it in, or use another --out."
                 )
             ensure_same_recipe(folder / name, Recipe.load(begun), now[name])
-    recipes = {run.name: run.recipe.model_dump(mode="json", exclude_none=True) for run in runs}
+    recipes = {run.name: run.recipe.settings() for run in runs}
     seeds = list(dict.fromkeys(run.seed for run in runs))
     storage.write_json(file, {"format": SWEEP_FORMAT, "over": over, "seeds": seeds, "runs": recipes})
 
