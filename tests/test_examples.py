@@ -38,9 +38,9 @@ def test_an_own_rule_is_run_by_its_reference_beside_the_others(tmp_path: Path) -
     assert suwa > own > 10
 
 
-def test_an_own_density_is_run_by_its_name_and_separates_own_classes(tmp_path: Path) -> None:
+def test_an_own_density_is_run_by_its_reference_and_separates_own_classes(tmp_path: Path) -> None:
     lines = output("own_density.py", tmp_path).splitlines()
-    assert [line.split()[0] for line in lines] == ["gaussians", "neighbours"]
+    assert [line.split()[0] for line in lines] == ["gaussians", "own_density:NearestNeighbours"]
     for line in lines:
         assert percents(line)[0] > 10
         assert float(line.split()[-2]) > 0.8
