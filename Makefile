@@ -7,30 +7,41 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo test lint hooks docs bench drill clean
+.PHONY: help demo test test-slow test-all mutants busy lint hooks docs bench drill clean
 
-demo: $(VENV)/.core
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*  ##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /: /'
+
+demo: $(VENV)/.core  ## the main job on built-in data, with a report
 	$(BIN)/trustmix demo --out demo
 
-test: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 --cov=src/trustmix/aggregation --cov=src/trustmix/density --cov-branch --cov-report=term --cov-fail-under=99
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+COVERAGE := --cov=src/trustmix/aggregation --cov=src/trustmix/density --cov-branch --cov-report=term --cov-fail-under=99
 
-lint: $(VENV)/.dev
+test: $(VENV)/.dev  ## the quick tier: what a change can break, in a few minutes
+	$(PYTEST) -m "not slow" $(COVERAGE)
+
+test-slow: $(VENV)/.all  ## the slow tier alone: Ray, deployments, kill drills, browser, demo, documentation
+	$(PYTEST) -m slow --durations 10
+
+test-all: test test-slow  ## both tiers
+
+lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-hooks: $(VENV)/.dev
+hooks: $(VENV)/.dev  ## lint before each commit
 	$(BIN)/pre-commit install
 
-docs: $(VENV)/.docs
+docs: $(VENV)/.docs  ## the documentation as a site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Documentation: site/index.html"
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.bench  ## the table of speeds
 	$(BIN)/python -m benchmarks.run
 
-drill: $(VENV)/.dev
+drill: $(VENV)/.dev  ## a deployment under faults
 	$(BIN)/python -m benchmarks.drill
 
 $(BIN)/python:
@@ -49,6 +60,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.docs: $(VENV)/.core
 	$(PIP) --editable ".[docs]"
 	touch $@
+
+$(VENV)/.all: $(VENV)/.dev
+	$(PIP) --editable ".[dev,track,docs]"
+	touch $(VENV)/.docs $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) --editable ".[flower]"

@@ -13,3 +13,29 @@ from hypothesis import settings
 
 settings.register_profile("patient", deadline=None)  # how long an example takes says nothing on a busy machine
 settings.load_profile("patient")
+
+from collections import Counter
+
+import pytest
+
+BROWSER = "open_page"
+"""The fixture of tests that need a browser, all of which are slow."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests in a browser belong to the slow tier."""
+    for item in items:
+        if BROWSER in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line says what was skipped, why, and how to enable it; another which tier was left out."""
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    reasons = Counter(str(why[2] if isinstance(why, tuple) else why).removeprefix("Skipped: ") for why in skipped)
+    if reasons:
+        told = "; ".join(f"{count} because {reason}" for reason, count in sorted(reasons.items()))
+        terminalreporter.write_line(f"Skipped: {told}.")
+    left_out = len(terminalreporter.stats.get("deselected", []))
+    if left_out and terminalreporter.config.option.markexpr == "not slow":
+        terminalreporter.write_line(f"{left_out} slow tests were left out; `make test-all` runs them.")

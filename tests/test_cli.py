@@ -19,6 +19,7 @@ QUICK = ["clients=5", "rounds=2", "split.samples_per_client=30", "public.samples
 SETS = [part for setting in QUICK for part in ("--set", setting)]
 
 
+@pytest.mark.slow
 def test_the_demo_shows_that_density_beats_averaging_and_leaves_a_report(tmp_path: Path) -> None:
     """The main job itself, as a process, at its full size."""
     command = [sys.executable, "-m", "trustmix.cli", "demo", "--out", str(tmp_path / "demo")]

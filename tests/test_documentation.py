@@ -55,6 +55,7 @@ def blocks(page: Path) -> Iterator[Block]:
 WITH_BLOCKS = [page for page in PAGES if any(block.kind != "text" for block in blocks(page))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: page.name)
 def test_every_block_of_a_page_runs_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

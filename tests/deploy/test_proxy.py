@@ -69,7 +69,7 @@ def test_a_server_with_another_authoritys_certificate_is_refused(keys: Path, pro
         post(tmp_path / "other", f"{proxy}/v1/fleet/pull-messages")
 
 
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx on this machine: apt-get install nginx")
 def test_the_documented_nginx_forwards_the_same_requests_and_no_more(keys: Path, tmp_path: Path) -> None:
     document = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
     found = re.search(r"```nginx\n(.*?)```", document, re.DOTALL)

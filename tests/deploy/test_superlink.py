@@ -17,6 +17,8 @@ from benchmarks.deployment import Deployment
 
 import trustmix as tm
 
+pytestmark = pytest.mark.slow
+
 NODES = ["0", "1", "2", "3"]
 SETTINGS = ["clients=4", "rounds=2", "split.classes_per_client=4", "train.public_epochs=1"]
 TIMEOUT = 240

@@ -97,7 +97,7 @@ def test_the_numbers_and_the_failures_are_those_of_the_local_engine() -> None:
 class Looks(Client):
     """A client that tells, instead of answering, in which mapped file each of its arrays lies."""
 
-    def stages(self, request: Request) -> Any:
+    def step_jobs(self, request: Request) -> Any:
         assert self.test is not None
         tensors = [self.public.inputs, self.test.inputs, self.private.inputs]
         maps = Path("/proc/self/maps").read_text().splitlines()

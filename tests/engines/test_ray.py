@@ -29,11 +29,12 @@ def test_an_actor_is_a_process_already() -> None:
         build_federation(Recipe.load("demo", ["engine.name=ray", "engine.mode=processes"]))
 
 
+@pytest.mark.slow
 def test_the_engine_in_a_network_namespace_of_its_own(tmp_path: Path) -> None:
     if importlib.util.find_spec("ray") is None:
-        pytest.skip("ray is not installed")
+        pytest.skip("ray is not installed: pip install 'trustmix[ray]'")
     if shutil.which("unshare") is None or shutil.which("ip") is None:
-        pytest.skip("the commands unshare (util-linux) and ip (iproute2) are needed")
+        pytest.skip("no unshare and ip on this machine: apt-get install util-linux iproute2")
     namespace = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
     loopback = subprocess.run([*namespace, "ip", "link", "set", "lo", "up"], capture_output=True, text=True)
     if loopback.returncode:

@@ -68,8 +68,8 @@ def test_a_resumed_run_remembers_reputations(tmp_path: Path) -> None:
     ("settings", "reason"),
     [
         (["attack.kind=inflat"], 'no attack "inflat". Did you mean "inflate"'),
-        (["attack.kind=flip", "rule=fedavg"], "which fedavg does not share"),
-        (["attack.kind=labels"], "which wire.labels = none does not tell"),
+        (["attack.kind=flip", "rule=fedavg"], "attack.kind is not read by fedavg: it exchanges weights"),
+        (["attack.kind=labels"], "which wire.labels = none does not share"),
         (["guard.cap=0.3"], "guard.cap"),
         (["attack.share=1.0"], "attack.share"),
     ],

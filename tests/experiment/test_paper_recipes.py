@@ -72,6 +72,7 @@ def few_steps(client: Client) -> None:
     train(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "yahoo", "homogeneous", "ablation-yahoo"])
 def test_recipes_at_the_papers_full_size_start(name: str, tmp_path: Path) -> None:
     if "yahoo" in name:

@@ -82,6 +82,7 @@ def test_a_run_without_a_directory_gives_the_same_history(undisturbed: Path) -> 
     assert [line.accuracy for line in history.rounds] == [line["accuracy"] for line in numbers(undisturbed)]
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_a_run_ends_in_the_same_numbers(undisturbed: Path, tmp_path: Path) -> None:
     """kill -9 of a real process, again and again, then let it finish."""
     folder, luck = tmp_path / "killed", random.Random(7)

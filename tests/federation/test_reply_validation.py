@@ -96,6 +96,7 @@ def federation(engine: Any, rule: str = "trust", guard: Guard | None = Guard()) 
     return Federation(clients=engine, public=PUBLIC, rule=rule, participation=Participation(quorum=0.001), guard=guard)
 
 
+@pytest.mark.slow
 def test_ten_thousand_broken_answers_change_nothing_and_the_honest_go_on() -> None:
     refused, alone = 0, federation(Crowd(fuzzers=0)).run(10)
     for line, undisturbed in zip(federation(Crowd()).run(10).rounds, alone.rounds, strict=True):

@@ -105,6 +105,7 @@ def test_a_colour_that_the_palette_does_not_have_counts_as_none() -> None:
     assert assign_colours([wrong]) == {wrong: assign_colours([free])[free]}
 
 
+@pytest.mark.slow
 def test_figures_for_a_paper_are_the_same_bytes_every_time() -> None:
     heat = Heatmap("h", "title", "x", "y", ["1", "2"], ["3"], [[MeanStd(0.5, 0.1, 2), MeanStd.of([])]])
     for figure in (a_chart(levels=[(B, MeanStd(0.9, None, 1))]), heat):

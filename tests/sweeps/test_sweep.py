@@ -139,6 +139,7 @@ def test_another_sweep_in_the_same_directory_is_refused(
     assert (finished[0] / "sweep.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_killed_with_its_runs_a_sweep_resumes_to_the_same_table(finished: tuple[Path, Any], tmp_path: Path) -> None:
     """kill -9 of the sweep alone, with two runs under way: they die with it, and the same command goes on."""
     folder = tmp_path / "killed"
@@ -164,6 +165,7 @@ def test_killed_with_its_runs_a_sweep_resumes_to_the_same_table(finished: tuple[
         assert (folder / name).read_text() == (finished[0] / name).read_text()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all_runs_and_says_how_to_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
     process = start(folder, *RULES, "--jobs", "1")

@@ -28,6 +28,7 @@ def dummy_run(samples: int, classes: int, codec: str = "float32", rounds: int = 
     return Federation(clients=members, public=public, codec=codec).run(rounds).summary()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("samples", "classes", "megabytes", "parameters", "scaffold", "times"),
     [(2_000, 10, 2, 4_300_000, 172, 86), (5_000, 100, 50, 11_700_000, 468, 9)],

@@ -328,8 +328,8 @@ def _with_own_density(node: NodeConfig, recipe: Recipe) -> Recipe:
     """The recipe with the node's own density; one that the server names as code is never imported."""
     if node.density is None and ":" in recipe.density.kind:
         raise TrustmixError(
-            f'The server\'s recipe has density.kind = "{recipe.density.kind}", which is code; a node runs its own only: '
-            "set density in the node's file."
+            f'The server\'s recipe has density.kind = "{recipe.density.kind}", which is code; a node runs only its '
+            "own: set density in the node's file."
         )
     kind = node.density or recipe.density.kind
     return recipe.model_copy(update={"density": recipe.density.model_copy(update={"kind": kind})})

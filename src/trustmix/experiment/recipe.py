@@ -47,7 +47,6 @@ class Recipe(ConfigModel):
     3
     """
 
-    format: int = Field(1, ge=1, le=1, description="version of this file's format")
     clients: Positive = Field(20, le=1_000_000, description="how many")
     rounds: Positive = Field(20, description="how many")
     seed: int = Field(0, ge=0, description="decides everything random")
@@ -69,6 +68,7 @@ class Recipe(ConfigModel):
     attack: AttackConfig = AttackConfig()
     theory: TheoryConfig = TheoryConfig()
     track: TrackConfig = TrackConfig()
+    format: int = Field(1, ge=1, description="version of the file's format")
 
     @model_validator(mode="before")
     @classmethod
@@ -226,6 +226,7 @@ class Recipe(ConfigModel):
             fields, source = _read(recipe)
         for change in sorted(overrides, key=lambda text: ".name=" not in text):  # a name starts its section anew
             toml.override(fields, change)
+        storage.check_format(fields.get("format", FORMAT), FORMAT, source)
         try:
             found = cls.model_validate(fields)
             return cls.model_validate(found.settings())
