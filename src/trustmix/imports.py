@@ -37,7 +37,7 @@ def import_object(reference: str, key: str, *, function: bool = True) -> Any:
     """
     module_name, colon, name = reference.partition(":")
     if not (module_name and colon and name):
-        raise TrustmixError(f'{key} is "{reference}"; it must look like "package.module:function".')
+        raise TrustmixError(f'{key} is "{reference}"; it must look like "package.module:name".')
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

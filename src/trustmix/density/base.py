@@ -90,7 +90,7 @@ def resolve_density(kind: str) -> DensityEstimator:
     """
     if ":" not in kind:
         return DENSITIES.get(kind)
-    found = import_object(kind, "density.kind")
+    found = import_object(kind, "density.kind", function=False)
     if not callable(getattr(found, "fit", None)):
         raise TrustmixError(f'density.kind is "{kind}", which has no fit; it must be a density estimator.')
     estimator: DensityEstimator = found

@@ -4,7 +4,6 @@ All methods are in one registry, METHODS, which the room `methods` fills. Recipe
 read it there. A rule of one's own is a class, given as it is or as "package.module:Class".
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -108,19 +107,21 @@ class Method:
             why = f"it exchanges {self.exchanges}"
             sections = dict.fromkeys(PREDICTION_SETTINGS, why)
             private = self.exchanges == "nothing" and not self.pooled_data
-            return sections if private else {**sections, "privacy.epsilon": why}
+            return sections if private else {**sections, **dict.fromkeys(PRIVACY_SETTINGS, why)}
         found: dict[str, str] = {}
         if not self.guardable:
             found |= dict.fromkeys(GUARD_SETTINGS, "it is a defence itself")
         if self.tau is None:
-            found["theory.every"] = "the theory is about weighted averages of predictions"
+            found |= dict.fromkeys(THEORY_SETTINGS, "the theory is about weighted averages of predictions")
         if self.client != "distillation":
-            found |= dict.fromkeys(("density.kind", "density.standardise", "wire.labels"), "its clients send votes")
-            found["privacy.epsilon"] = "its clients send votes"
+            scores = ("density.kind", "density.standardise", "wire.labels", *PRIVACY_SETTINGS)
+            found |= dict.fromkeys(scores, "its clients send votes")
         return found
 
 
 GUARD_SETTINGS = ("guard.on", "guard.cap")
+PRIVACY_SETTINGS = ("privacy.epsilon", "privacy.delta", "privacy.mechanism", "privacy.clip")
+THEORY_SETTINGS = ("theory.every", "theory.reference")
 PREDICTION_SETTINGS = (
     "wire.up",
     "wire.down",
@@ -131,8 +132,9 @@ PREDICTION_SETTINGS = (
     "density.standardise",
     *GUARD_SETTINGS,
     "attack.kind",
+    "attack.share",
     "student",
-    "theory.every",
+    *THEORY_SETTINGS,
 )
 """Settings about predictions, and what is made of them."""
 
@@ -161,7 +163,7 @@ def resolve_method(rule: Rule) -> Method:
     Raises
     ------
     TrustmixError
-        If there is no such method, or the class is no aggregator.
+        If there is no such method, tau is negative, or the class is no aggregator or lacks a method.
 
     >>> resolve_method("uwa").make_aggregator().tau, resolve_method(0.4).label
     (1.0, 'tau=0.4')
@@ -169,7 +171,7 @@ def resolve_method(rule: Rule) -> Method:
     if isinstance(rule, Method):
         return rule
     if isinstance(rule, int | float):
-        return Method(f"tau={rule:g}", f"tau={rule:g}", partial(Accumulator, float(rule)), tau=float(rule))
+        return weighted_average(f"tau={rule:g}", f"tau={rule:g}", float(rule))
     if isinstance(rule, str):
         return _imported_method(rule) if is_reference(rule) else METHODS.get(rule)
     return method_of_class(rule)
@@ -185,11 +187,14 @@ def method_of_class(rule: Aggregator | type[Aggregator], name: str | None = None
     kind = rule if isinstance(rule, type) else type(rule)
     if not issubclass(kind, Aggregator):
         raise TrustmixError(f"{kind.__name__} is no rule; it must be a subclass of trustmix.aggregation.Aggregator.")
+    if kind.__abstractmethods__:
+        missing = ", ".join(sorted(kind.__abstractmethods__))
+        raise TrustmixError(f"{kind.__name__} is no rule yet; it must implement {missing}.")
     return Method(
         name or kind.__name__,
         kind.label or kind.__name__,
         kind if isinstance(rule, type) else _Once(rule),
-        tau=rule.tau if isinstance(rule, Accumulator) else None,
+        tau=rule.tau if isinstance(rule, Accumulator) and kind is Accumulator else None,  # a subclass may do more
         needs_label_sets=kind.needs_label_sets,
         colour=kind.colour,
     )
@@ -226,6 +231,6 @@ def method_label(rule: str) -> str:
 
 def weighted_average(name: str, label: str, tau: float, colour: int | None = None) -> Method:
     """A method whose rule is the weighted average of that temperature."""
-    if not (tau >= 0 or math.isinf(tau)):
+    if not tau >= 0:
         raise TrustmixError(f"tau is {tau}; it must be 0 or more.")
     return Method(name, label, partial(Accumulator, tau), tau=tau, colour=colour)
