@@ -1,4 +1,8 @@
-"""A density of your own in one class, compared with the built-in Gaussians: how much a client has seen of a sample."""
+"""A density of your own in one class, compared with the built-in Gaussians: how much a client has seen of a sample.
+
+On the command line the same density is `trustmix run digits --set density.kind=own_density:NearestNeighbours`, in the
+folder of this file.
+"""
 
 import torch
 
@@ -29,9 +33,8 @@ class NearestNeighbours:
 
 
 if __name__ == "__main__":
-    recipe = {"clients": 8, "rounds": 4, "data": {"name": "digits"}, "split": {"samples_per_client": 120}}
-    recipe |= {"public": {"samples": 300}, "train": {"lr": 2e-3, "public_epochs": 5}, "engine": {"mode": "sequential"}}
+    small = ["clients=8", "rounds=4", "split.samples_per_client=120", "public.samples=300", "engine.mode=sequential"]
     for kind in ("gaussians", "own_density:NearestNeighbours"):
-        last = tm.run({**recipe, "density": {"kind": kind}}).rounds[-1]
+        last = tm.run(tm.Recipe.load("digits", [*small, f"density.kind={kind}"])).rounds[-1]
         accuracy, auc = last.accuracy_mean or 0.0, last.density_auc or 0.0
-        print(f"{kind:29} {100 * accuracy:5.1f} %, own classes against others: {auc:.2f} AUC")
+        print(f"{kind:30} {100 * accuracy:5.1f} %, own classes against others: {auc:.2f} AUC")

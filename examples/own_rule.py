@@ -30,8 +30,7 @@ class BelieveTheSure(tm.SumAggregator):
 
 
 if __name__ == "__main__":
-    recipe = {"clients": 10, "rounds": 4, "data": {"name": "digits"}, "split": {"samples_per_client": 120}}
-    recipe |= {"public": {"samples": 400}, "train": {"lr": 2e-3, "public_epochs": 5}, "engine": {"mode": "sequential"}}
+    small = ["clients=10", "rounds=4", "split.samples_per_client=120", "engine.mode=sequential"]
     for rule in ("avg", "own_rule:BelieveTheSure", "suwa"):
-        accuracy = tm.run({**recipe, "rule": rule}).best_accuracy or 0.0
+        accuracy = tm.run(tm.Recipe.load("digits", [*small, f"rule={rule}"])).best_accuracy or 0.0
         print(f"{rule:24} {100 * accuracy:5.1f} %")

@@ -1,5 +1,6 @@
 """What all densities have in common."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trustmix import TrustmixError
-from trustmix.density import DENSITIES, PrecomputedScores
+from trustmix.density import DENSITIES, ConfidenceScore, PrecomputedScores, resolve_density
 
 KINDS = DENSITIES.names()
 
@@ -82,3 +83,21 @@ def test_precomputed_scores_come_out_in_the_kind_of_array_given() -> None:
     scores = PrecomputedScores(torch.tensor([-1.0, -2.0]))
     assert scores.log_prob(np.zeros((2, 3), np.float16)).dtype == np.float32
     assert scores.log_prob(torch.zeros(2, 3)).tolist() == [-1.0, -2.0]
+
+
+def test_a_density_is_a_name_or_a_reference_to_a_class_or_an_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from trustmix.density import ConfidenceScore, KernelDensity\nimport torch\n"
+    text += "class Mine(KernelDensity): pass\ninstance = ConfidenceScore(torch.Tensor.sum)\nnumber = 3\n"
+    (tmp_path / "density_test_module.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert resolve_density("kernel") is DENSITIES.get("kernel")
+    logits, labels = samples()
+    scores = resolve_density("density_test_module:Mine").fit(logits, labels).log_prob(logits)
+    np.testing.assert_array_equal(scores, DENSITIES.get("kernel").fit(logits, labels).log_prob(logits))
+    assert isinstance(resolve_density("density_test_module:instance"), ConfidenceScore)
+    with pytest.raises(TrustmixError, match=r'^density\.kind is "density_test_module:number", which has no fit'):
+        resolve_density("density_test_module:number")
+    with pytest.raises(TrustmixError, match=r'^There is no density "kernels"\. Did you mean "kernel"\?'):
+        resolve_density("kernels")
