@@ -34,8 +34,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
     reasons = Counter(str(why[2] if isinstance(why, tuple) else why).removeprefix("Skipped: ") for why in skipped)
     if reasons:
-        told = "; ".join(f"{count} because {reason}" for reason, count in sorted(reasons.items()))
-        terminalreporter.write_line(f"Skipped: {told}.")
-    left_out = len(terminalreporter.stats.get("deselected", []))
-    if left_out and terminalreporter.config.option.markexpr == "not slow":
-        terminalreporter.write_line(f"{left_out} slow tests were left out; `make test-all` runs them.")
+        text = "; ".join(f"{count} because {reason}" for reason, count in sorted(reasons.items()))
+        terminalreporter.write_line(f"Skipped: {text}.")
+    if terminalreporter.config.option.markexpr == "not slow":
+        terminalreporter.write_line("The slow tests were left out; `make test-all` runs them too.")

@@ -46,7 +46,12 @@ def recorded(folder: Path, tracker: str, place: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "runs" / "one" / "rounds.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="no trackers are installed: pip install 'trustmix[track]'")
+NO_TRACKERS = "no trackers are installed: pip install 'trustmix[track]'"
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is None, reason="no trackers are installed: pip install 'trustmix[track]'"
+)
 def test_tensorboard_has_every_round_once_after_a_resume(tmp_path: Path) -> None:
     lines = recorded(tmp_path, "tensorboard", "tb")
     code = """
@@ -63,7 +68,9 @@ print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag 
     assert [value for _, value in found["seconds/train"]] == pytest.approx([line["seconds"]["train"] for line in lines])
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="no trackers are installed: pip install 'trustmix[track]'")
+@pytest.mark.skipif(
+    importlib.util.find_spec("mlflow") is None, reason="no trackers are installed: pip install 'trustmix[track]'"
+)
 def test_mlflow_has_one_run_with_every_round_once_after_a_resume(tmp_path: Path) -> None:
     lines = recorded(tmp_path, "mlflow", "sqlite:///mlflow.db")
     code = """

@@ -174,7 +174,7 @@ class GuardedAggregator(Aggregator):
     def _clipped_scores(self) -> torch.Tensor | None:
         """(M, N): the scores, bounded, or None where a client has none."""
         given = [upload.scores for upload in self._uploads if upload.scores is not None]
-        if len(given) < len(self._uploads):
+        if not given or len(given) < len(self._uploads):
             return None
         raw = torch.stack(given)
         if len(raw) < MIN_CLIENTS:
