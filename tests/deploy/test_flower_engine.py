@@ -1,5 +1,6 @@
 """The engine over Flower's own link state: clients left out, taken back and reset; real messages without a network."""
 
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -75,26 +76,29 @@ def test_a_bad_figure_costs_the_figure_and_not_the_upload(link: FlowerLink, tmp_
 def test_a_late_client_is_left_out_not_asked_while_busy_and_then_takes_part_again(
     link: FlowerLink, tmp_path: Path
 ) -> None:
+    released, now = threading.Event(), [0.0]
+
     def delay(message: Message) -> float:
-        return 1.5 if message.metadata.group_id == "2" else 0.0
+        if message.metadata.group_id == "2":
+            released.wait(TIMEOUT)
+        return 0.0
 
     link.add_node(make_handler("quick", tmp_path).handle)
     link.add_node(make_handler("slow", tmp_path).handle, delay=delay)
-    engine = make_engine(link, tmp_path, 2, deadline=0.6)
-    failures: list[Failure | None] = []
-    for number in range(1, 6):
-        replies = exchange(engine, number)
-        assert isinstance(replies["quick"], Reply)
-        late = replies["slow"]
-        failures.append(late if isinstance(late, Failure) else None)
-        if number == 3:
-            time.sleep(1.2)
-    assert failures[:3] == [
-        None,
-        Failure("slow", "no answer within 0.6 s"),
-        Failure("slow", "still busy with an earlier round", sent=False),
-    ]
-    assert failures[4] is None
+    engine = replace(make_engine(link, tmp_path, 2, deadline=0.6), clock=lambda: now[0])
+    assert all(isinstance(reply, Reply) for reply in exchange(engine, 1).values())
+    second = {}
+    for reply in engine.exchange(dict.fromkeys(engine.clients, Request(2))):
+        second[reply.client] = reply
+        now[0] += 1.0  # the deadline passes as soon as the quick client has replied
+    assert isinstance(second["quick"], Reply)
+    assert second["slow"] == Failure("slow", "no answer within 0.6 s")
+    assert exchange(engine, 3)["slow"] == Failure("slow", "still busy with an earlier round", sent=False)
+    released.set()
+    end, number = time.monotonic() + TIMEOUT, 4
+    while not isinstance(exchange(engine, number)["slow"], Reply):
+        assert time.monotonic() < end, "the slow client does not take part again"
+        number += 1
 
 
 def test_a_client_that_joins_in_the_middle_takes_part_from_the_next_round(link: FlowerLink, tmp_path: Path) -> None:

@@ -82,8 +82,10 @@ def test_the_documented_nginx_forwards_the_same_requests_and_no_more(keys: Path,
     command = ["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as nginx:
         try:
+            end = time.monotonic() + 120
             while not (tmp_path / "pid").exists():
                 assert nginx.poll() is None, nginx.stderr and nginx.stderr.read()
+                assert time.monotonic() < end, "nginx has not started"
                 time.sleep(0.05)
             assert post(keys, f"https://127.0.0.1:{front}/v1/fleet/pull-messages") == 502  # no SuperLink answers
             for path in REFUSED:

@@ -1,5 +1,6 @@
 """Runs and their directories: repeatable, resumable after any death, and careful with what is already there."""
 
+import itertools
 import json
 import os
 import random
@@ -15,7 +16,7 @@ import pytest
 from safetensors.torch import load_file
 
 import trustmix as tm
-from trustmix import Recipe, TrustmixError
+from trustmix import Recipe, TrustmixError, storage
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import ProgressCallback, ProgressEvent
 
@@ -80,6 +81,38 @@ def test_the_same_recipe_twice_gives_the_same_record_but_for_times(undisturbed: 
 def test_a_run_without_a_directory_gives_the_same_history(undisturbed: Path) -> None:
     history = tm.run(small())
     assert [line.accuracy for line in history.rounds] == [line["accuracy"] for line in numbers(undisturbed)]
+
+
+def run_until_write(recipe: tm.Recipe, folder: Path, last: int) -> int:
+    """Run in a forked process that kills itself before it writes its n-th file; its exit code, negative if it did."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    write, writes = storage.write_bytes, itertools.count(1)
+
+    def write_or_die(path: Path, data: bytes) -> None:
+        if next(writes) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(path, data)
+
+    storage.write_bytes = write_or_die
+    try:
+        tm.run(recipe, out=folder, resume=(folder / "recipe.toml").exists())
+    finally:
+        os._exit(0)  # whatever happens: the tests go on in the parent alone
+
+
+def test_killed_before_any_of_its_writes_a_run_ends_in_the_same_numbers(tmp_path: Path) -> None:
+    """The kill comes at every kind of file: recipe, states of clients, trust, teacher, commit."""
+    recipe, whole = small("engine.mode=sequential"), tmp_path / "whole"
+    tm.run(recipe, out=whole)
+    for last in (1, 2, 3, 8, 9, 10, 11, 12, 17):
+        folder = tmp_path / f"killed-{last}"
+        for _ in range(2):  # and once more as it goes on
+            assert run_until_write(recipe, folder, last) == -signal.SIGKILL
+        tm.run(recipe, out=folder, resume=(folder / "recipe.toml").exists())
+        assert numbers(folder) == numbers(whole), last
+        assert trust(folder) == trust(whole), last
 
 
 @pytest.mark.slow

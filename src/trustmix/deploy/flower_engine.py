@@ -7,7 +7,7 @@ round. It gets the request of the next round, with the newest teacher.
 import logging
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import Message
@@ -49,12 +49,15 @@ class FlowerEngine:
         Fraction of the clients of a round that must be available before requests are sent.
     deadline : float, optional
         Seconds to wait for replies. Without it, a round waits as long as the nodes are connected.
+    clock : callable
+        Seconds since any fixed moment, by which the deadline is measured.
     """
 
     membership: Membership
     expected_clients: int
     quorum: float = 0.5
     deadline: float | None = None
+    clock: Callable[[], float] = time.monotonic
     _pending: dict[str, _PendingRequest] = field(default_factory=dict, init=False)
     """Requests without a reply, by message id; those of earlier rounds included."""
 
@@ -79,8 +82,8 @@ class FlowerEngine:
         self.membership.poll_nodes()
         while len(self._available) < needed:
             self._poll()
-        end = time.monotonic() + grace
-        while resumed and len(self.membership.connected) < known and time.monotonic() < end:
+        end = self.clock() + grace
+        while resumed and len(self.membership.connected) < known and self.clock() < end:
             self._poll()
         log.info("clients: %s", ", ".join(sorted(self.membership.connected, key=client_sort_key)))
 
@@ -98,7 +101,7 @@ class FlowerEngine:
             One for each request.
         """
         self._wait_for_quorum(requests)
-        end = math.inf if self.deadline is None else time.monotonic() + self.deadline
+        end = math.inf if self.deadline is None else self.clock() + self.deadline
         waiting: dict[str, str] = {}
         for client, request in requests.items():
             sent = self._send(client, request)
@@ -106,7 +109,7 @@ class FlowerEngine:
                 yield sent
             else:
                 waiting[sent] = client
-        while waiting and time.monotonic() < end:
+        while waiting and self.clock() < end:
             for message_id, message in self._poll():
                 client = waiting.pop(message_id, "")
                 if client:
