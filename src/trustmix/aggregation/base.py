@@ -297,7 +297,7 @@ AggregatorFactory: TypeAlias = Callable[[], Aggregator]
 class SumAggregator(Aggregator):
     """A rule whose state is sums over clients: it streams in O(N*C) memory and merges by addition.
 
-    A rule says what an upload adds (`terms`) and what follows from the sums (`from_sums`).
+    A rule defines what an upload adds (`terms`) and what follows from the sums (`from_sums`).
 
     >>> class Mean(SumAggregator):
     ...     def terms(self, upload):

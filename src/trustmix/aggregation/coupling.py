@@ -101,8 +101,8 @@ def laplacian(counts: torch.Tensor) -> torch.Tensor:
     return torch.diag(held) - torch.outer(held, held) / held.sum()
 
 
-def validate_connected(held: Mapping[str, Any], classes: int) -> None:
-    """Refuse label sets whose classes cannot all be compared: one that nobody holds, or islands that nobody connects.
+def validate_connected(held: Mapping[str, Iterable[int] | torch.Tensor], classes: int) -> None:
+    """Refuse label sets whose classes cannot all be compared: a class without a holder, or islands without a link.
 
     >>> validate_connected({"north": [0, 1], "south": [2, 3]}, 4)
     Traceback (most recent call last):
@@ -112,7 +112,7 @@ def validate_connected(held: Mapping[str, Any], classes: int) -> None:
     sets = [set(torch.as_tensor(labels).tolist()) for labels in held.values()]
     missing = sorted(set(range(classes)) - set().union(*sets))
     if missing:
-        raise TrustmixError(f"nobody holds class {missing[0]}, so no client can compare it with others.")
+        raise TrustmixError(f"no client holds class {missing[0]}, so it cannot be compared with others.")
     island, waiting = set(sets[0]), sets[1:]
     while joining := [labels for labels in waiting if labels & island]:
         waiting = [labels for labels in waiting if not labels & island]
@@ -185,6 +185,6 @@ def regularize(graph: torch.Tensor, ridge: float) -> torch.Tensor:
 
 
 def mask_unheld_classes(scores: torch.Tensor, graph: torch.Tensor) -> torch.Tensor:
-    """Scores (N, C) in which a class that nobody holds is ruled out, unless nobody compares any."""
+    """Scores (N, C) in which a class that no client holds is ruled out, unless no class is compared."""
     unheld = graph.diagonal(dim1=-2, dim2=-1) == 0
     return scores.masked_fill(unheld & ~unheld.all(-1, keepdim=True), -torch.inf)

@@ -1,13 +1,13 @@
-"""Trust that cannot be stolen: what one client may do to a teacher is bounded, whatever it says, under any rule.
+"""The guard: bounds on what one client can do to a teacher, under any rule.
 
-Three bounds, each measured by what most clients do, so that fewer than half of them cannot move it:
+Three bounds, each relative to the majority of clients, so that fewer than half of them cannot move it:
 
-- *scores*: a client's scores, sorted, stay below the median of all clients' sorted scores plus three times their
-  spread. Only the order of its own scores is a client's to choose, not their size.
-- *share*: where a rule weighs by scores, no client has more than `cap` of any sample, silenced ones not counted.
-- *say*: a client that contradicts the others where both know their way loses weight, in the end all of it, and
-  regains it slowly. Its `regret` is what the others' consensus p thinks of its word q: sum_x v (max p - q.p) / sum_x v
-  max p, with v large where it and others speak. An only expert speaks where the others do not, and is not judged there.
+- *scores*: a client's scores, sorted, stay below the median of all clients' sorted scores plus three median absolute
+  deviations. A client chooses the order of its own scores, not their size.
+- *share*: where a rule weighs by scores, no client has more than `cap` of any sample; clients of weight 0 do not count.
+- *weight*: a client that contradicts the others where both are confident loses weight, in the end all of it, and
+  regains it slowly. Its regret against the others' consensus p is sum_x v (max p - q.p) / sum_x v max p, with v large
+  where it and others are confident. The only expert of a class is confident where others are not: no regret there.
 
 All uploads of a round are held until it is finished: M * N * (C + 1) numbers.
 """
@@ -24,38 +24,43 @@ from trustmix.aggregation.weighted_average import Accumulator
 from trustmix.errors import TrustmixError
 
 MIN_CLIENTS = 5
-"""Fewer clients than this have no majority to measure one by: their uploads pass as they are."""
+"""Fewer clients than this have no majority to compare with: their uploads pass as they are."""
 MAX_MADS = 3.0
 """How many median absolute deviations above the median a score may lie."""
 SHARPNESS = 3
-"""A client's voice in a sample is the rank of its score among its own scores, to this power."""
+"""A client's confidence in a sample is the rank of its score among its own scores, to this power."""
 TOLERATED, SILENCED = 2.0, 3.0
-"""Up to so many times the median regret a client keeps its full say; from so many on it has none."""
+"""Up to so many times the median regret a client keeps its full weight; from so many on it has none."""
 LEAST_REGRET, LEAST_WITHIN = 0.2, 0.1
 """A median regret below this counts as this: among clients that nearly agree, small differences mean nothing. The
-second is for clients that tell their label sets: judged within them, they agree more."""
+second is for clients that share their label sets: within them they agree more."""
 N_ITERATIONS = 4
-"""How often the consensus is formed anew without those it has lowered."""
+"""How often the consensus is computed anew with the weights that it has lowered."""
 REPUTATION_DECAY = 0.5
-"""A client's say is its last one to this power, times today's: one bad round is soon forgotten, many add up."""
+"""A client's weight is its last one to this power, times that of the round: one bad round fades, many add up."""
 MIN_REPUTATION = 1e-3
-"""No say falls below this from one round to the next, so that a client that mends its ways comes back."""
+"""No weight falls below this from one round to the next, so that a client that becomes honest regains it."""
 ZERO_WEIGHT, HALF = 0.01, 0.5
-"""A smaller say is none: under a rule that takes weights, and under one that does not."""
+"""A smaller weight is 0: under a rule that takes weights, and under one that does not."""
 REPORT_THRESHOLD = 0.05
 """The part of a client's scores from which on lowering them is reported."""
 
 
 @dataclass(frozen=True)
 class Guard:
-    """How much one client may do."""
+    """The bounds of a guard.
+
+    Parameters
+    ----------
+    cap
+        The largest share of a sample's label that one client can have, where the rule weighs by scores; 0.5 to 1.
+    """
 
     cap: float = 0.8
-    """The largest share of a sample's trust that one client can have, where the rule weighs by scores."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.cap <= 1:
-            raise TrustmixError(f"guard.cap is {self.cap}; a share that only one client can exceed is from 0.5 to 1.")
+            raise TrustmixError(f"cap is {self.cap}; a share that only one client can exceed is from 0.5 to 1.")
 
 
 class GuardedAggregator(Aggregator):
@@ -222,12 +227,22 @@ def _below(state: StateDict, prefix: str) -> dict[str, torch.Tensor]:
 
 
 def clip_scores(scores: torch.Tensor) -> torch.Tensor:
-    """Scores (M, N), each client's k-th smallest at most the median of all clients' k-th smallest and `MAX_MADS` MADs.
+    """Bound each client's k-th smallest score by the median of all clients' k-th smallest plus `MAX_MADS` deviations.
 
-    The order of a client's scores stays; who adds a million to all of them says what it would have said without.
+    The order of a client's scores stays; a constant added to all of them has no effect beyond the bound.
 
-    >>> said = torch.tensor([[1.0, 2.0], [1.5, 2.5], [2.0, 3.0], [9e5, 1e6]])
-    >>> clip_scores(said).tolist()
+    Parameters
+    ----------
+    scores
+        (M, N).
+
+    Returns
+    -------
+    torch.Tensor
+        (M, N), nowhere larger than the scores.
+
+    >>> scores = torch.tensor([[1.0, 2.0], [1.5, 2.5], [2.0, 3.0], [9e5, 1e6]])
+    >>> clip_scores(scores).tolist()
     [[1.0, 2.0], [1.5, 2.5], [2.0, 3.0], [3.0, 4.0]]
     """
     ordered, place = scores.sort(1)
@@ -238,50 +253,87 @@ def clip_scores(scores: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(scores).scatter_(1, place, torch.minimum(ordered, allowed))
 
 
-def effective_weight(weight: float, weighs: bool) -> float:
-    """The weight a client is added with, 0 where it is left out: small ones, and under a rule that takes none, halves.
+def effective_weight(weight: float, takes_weights: bool) -> float:
+    """The weight with which a client is folded; 0 leaves it out.
 
-    >>> effective_weight(0.4, weighs=True), effective_weight(0.4, weighs=False), effective_weight(0.6, weighs=False)
+    Parameters
+    ----------
+    weight
+        What the guard leaves the client, from 0 to 1.
+    takes_weights
+        Whether the rule takes weights; if not, clients of at least one half count fully and the others not at all.
+
+    >>> effective_weight(0.4, True), effective_weight(0.4, False), effective_weight(0.6, False)
     (0.4, 0.0, 1.0)
     """
-    if weight < (ZERO_WEIGHT if weighs else HALF):
+    if weight < (ZERO_WEIGHT if takes_weights else HALF):
         return 0.0
-    return weight if weighs else 1.0
+    return weight if takes_weights else 1.0
 
 
 def cap_share(scores: torch.Tensor, weights: torch.Tensor, tau: float, cap: float) -> torch.Tensor:
-    """Scores (M, N) by which nobody's share of a sample, in proportion w_i exp(tau * l_i), is above the cap.
+    """Lower the largest scores so that no client's share w_i exp(tau * l_i) / sum_j w_j exp(tau * l_j) exceeds the cap.
+
+    Parameters
+    ----------
+    scores
+        (M, N): l.
+    weights
+        (M,): w.
+    tau
+        The temperature of the rule, above 0 and finite.
+    cap
+        The largest share, below 1.
+
+    Returns
+    -------
+    torch.Tensor
+        (M, N), nowhere larger than the scores.
 
     >>> scores = torch.tensor([[9.0], [0.0], [0.0], [8.0]])
     >>> low = cap_share(scores, torch.tensor([1.0, 1.0, 1.0, 0.0]), tau=1.0, cap=0.8)
     >>> torch.softmax(low[:3], 0).flatten().tolist()
     [0.800000011920929, 0.10000000149011612, 0.10000000149011612]
     """
-    say = weights.to(scores.dtype).log().unsqueeze(1)
-    loud = tau * scores + say
-    first = loud.argmax(0, keepdim=True)
-    others = torch.logsumexp(loud.scatter(0, first, -torch.inf), 0, keepdim=True)
-    allowed = (others + math.log(cap / (1 - cap)) - say.squeeze(1)[first]) / tau
+    log_weights = weights.to(scores.dtype).log().unsqueeze(1)
+    log_shares = tau * scores + log_weights
+    first = log_shares.argmax(0, keepdim=True)
+    others = torch.logsumexp(log_shares.scatter(0, first, -torch.inf), 0, keepdim=True)
+    allowed = (others + math.log(cap / (1 - cap)) - log_weights.squeeze(1)[first]) / tau
     return scores.scatter(0, first, torch.minimum(scores.gather(0, first), allowed))
 
 
 def regret_weights(
-    predictions: Sequence[Any],
+    predictions: Sequence[torch.Tensor],
     scores: torch.Tensor | None,
-    classes: Sequence[torch.Tensor | None],
+    class_counts: Sequence[torch.Tensor | None],
     before: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Regrets and weights (M,) of the clients' predictions (N, C), given the say each comes with.
+    """The regret of every client against the consensus of the others, and the weight that it leaves.
 
-    A client that tells its classes is judged on them alone, wherever the consensus sees them.
+    Parameters
+    ----------
+    predictions
+        (N, C) of each client.
+    scores
+        (M, N); None where clients have none, and all samples count alike.
+    class_counts
+        (C,) of each client; one that shares its label set is compared on its own classes alone.
+    before
+        (M,): the weights that clients come with.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        Regrets (M,) and weights (M,), the latter at most `before`.
     """
-    q = [torch.as_tensor(one).cpu() for one in predictions]
-    voices = torch.ones(len(q), len(q[0])) if scores is None else rank_confidence(scores)
+    q = [one.cpu() for one in predictions]
+    confidences = torch.ones(len(q), len(q[0])) if scores is None else rank_confidence(scores)
     weights = regret = before
-    median = LEAST_REGRET if any(held is None for held in classes) else LEAST_WITHIN
+    median = LEAST_REGRET if any(counts is None for counts in class_counts) else LEAST_WITHIN
     for _ in range(N_ITERATIONS):
-        last, regret = weights, _regrets(q, voices, weights.clamp_min(MIN_REPUTATION), classes)
-        median = max(float(regret.median()), median)  # those who are left agree more, which is no reason for rigour
+        last, regret = weights, _regrets(q, confidences, weights.clamp_min(MIN_REPUTATION), class_counts)
+        median = max(float(regret.median()), median)  # the clients that are left agree more: no reason to be stricter
         today = ((SILENCED - regret / median) / (SILENCED - TOLERATED)).clamp(0, 1)
         weights = before * today
         if torch.equal(weights, last):
@@ -290,7 +342,17 @@ def regret_weights(
 
 
 def rank_confidence(scores: torch.Tensor) -> torch.Tensor:
-    """(M, N): how loudly a client speaks of each sample, by the rank of its score among its own; equal ones share it.
+    """Each client's confidence in each sample: the rank of its score among its own scores, to the power `SHARPNESS`.
+
+    Parameters
+    ----------
+    scores
+        (M, N).
+
+    Returns
+    -------
+    torch.Tensor
+        (M, N), from 0 to 1; equal scores have the same confidence.
 
     >>> rank_confidence(torch.tensor([[-5.0, 1e9, 0.0, -4.0], [7.0, 7.0, 7.0, 7.0]])).tolist()
     [[0.001953125, 0.669921875, 0.244140625, 0.052734375], [0.125, 0.125, 0.125, 0.125]]
@@ -302,26 +364,26 @@ def rank_confidence(scores: torch.Tensor) -> torch.Tensor:
 
 def _regrets(
     predictions: Sequence[torch.Tensor],
-    voices: torch.Tensor,
+    confidences: torch.Tensor,
     weights: torch.Tensor,
-    classes: Sequence[torch.Tensor | None],
+    class_counts: Sequence[torch.Tensor | None],
 ) -> torch.Tensor:
-    """(M,): what the consensus of the others holds against each client's word, from 0 (nothing) to 1."""
-    loud = voices.to(torch.float64) * weights.unsqueeze(1)
-    total, tiny = loud.sum(0), torch.finfo(torch.float64).tiny
-    mixed = sum(voice.unsqueeze(1) * q for voice, q in zip(loud, predictions, strict=True))
-    found = []
-    for voice, q, held in zip(loud, predictions, classes, strict=True):
-        others = (total - voice).clamp_min(tiny)
-        consensus = ((mixed - voice.unsqueeze(1) * q) / others.unsqueeze(1)).clamp_min(0)
-        said, heard = q.to(torch.float64), voice * others / total
-        if held is not None:
-            own = (held > 0).to(torch.float64)
-            consensus, said, heard = consensus * own, said * own, others
-            said = said / said.sum(1, keepdim=True).clamp_min(tiny)
-        sure, word = said.max(1)
-        likeliest = consensus.gather(1, word.unsqueeze(1)).squeeze(1) * (sure > 0)
+    """(M,): the regret of each client against the consensus of the others, from 0 to 1."""
+    votes = confidences.to(torch.float64) * weights.unsqueeze(1)
+    total, tiny = votes.sum(0), torch.finfo(torch.float64).tiny
+    mixed = sum(vote.unsqueeze(1) * q for vote, q in zip(votes, predictions, strict=True))
+    regrets = []
+    for vote, q, counts in zip(votes, predictions, class_counts, strict=True):
+        others = (total - vote).clamp_min(tiny)
+        consensus = ((mixed - vote.unsqueeze(1) * q) / others.unsqueeze(1)).clamp_min(0)
+        own, importance = q.to(torch.float64), vote * others / total
+        if counts is not None:
+            held = (counts > 0).to(torch.float64)
+            consensus, own, importance = consensus * held, own * held, others
+            own = own / own.sum(1, keepdim=True).clamp_min(tiny)
+        largest, guess = own.max(1)
+        of_guess = consensus.gather(1, guess.unsqueeze(1)).squeeze(1) * (largest > 0)
         best = consensus.amax(1)
-        missed = best - torch.maximum((said * consensus).sum(1), likeliest)
-        found.append(heard @ missed / (heard @ best).clamp_min(tiny))
-    return torch.stack(found)
+        missed = best - torch.maximum((own * consensus).sum(1), of_guess)
+        regrets.append(importance @ missed / (importance @ best).clamp_min(tiny))
+    return torch.stack(regrets)

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import nn
 
+from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
 from trustmix.density import PrecomputedScores, percentile_ranks
 from trustmix.errors import TrustmixError
@@ -43,8 +44,28 @@ class ModelState:
 class Client:
     """A client: its identity, its data, its model, how it learns, and where it keeps its state.
 
-    `id` is its own and stays the same for ever. `model` builds the initial model. The test set may be anybody's, or
-    None where accuracy is nobody's business.
+    Parameters
+    ----------
+    id
+        The client's own name, which never changes.
+    model
+        Builds the initial model.
+    private, calibration
+        Samples to train on, and samples to fit the density on.
+    public
+        The shared unlabelled set.
+    test
+        Optional samples to measure accuracy on.
+    training
+        How the client learns.
+    form, codec
+        What an upload consists of, and how predictions are encoded.
+
+    >>> public = Public(torch.rand(8, 4), classes=2)
+    >>> inputs, labels = torch.rand(20, 4), torch.arange(20) % 2
+    >>> client = Client.from_arrays("north", lambda: nn.Linear(4, 2), inputs, labels, public=public)
+    >>> client.step(Request(1)).payload is not None
+    True
     """
 
     id: str
@@ -59,18 +80,18 @@ class Client:
     delta: bool = False
     """Upload the difference to the last teacher where that is shorter."""
     labels: LabelSharing = "none"
-    """What to tell of the label set: nothing, which classes it has, or how many samples of each."""
+    """What is shared of the label set: nothing, the classes, or how many samples of each."""
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
     hardware: DeviceConfig = field(default_factory=DeviceConfig)
     density: str = "gaussians"
     """What scores public samples: a name in `DENSITIES`."""
     standardise: bool = False
-    """Tell scores in standard deviations of the calibration samples' scores, from their mean."""
+    """Upload scores in standard deviations of the calibration samples' scores, from their mean."""
     augment_calibration: bool = False
     """Fit the density on randomly cropped and mirrored calibration images, drawn anew each round."""
     privacy: PrivacyBudget | None = None
-    """What the client promises of its uploads."""
+    """The differential privacy of the uploads, if there is any."""
     keep: bool = True
     """Keep the model in memory between rounds; otherwise it lives in the store alone."""
     _live: ModelState | None = field(default=None, init=False, repr=False)
@@ -82,15 +103,34 @@ class Client:
         cls,
         id: str,  # noqa: A002
         model: Callable[[], nn.Module],
-        inputs: Any,
-        labels: Any,
+        inputs: ArrayLike,
+        labels: ArrayLike,
         *,
         public: Public,
         holdout: float = 0.2,
         seed: int = 0,
         **settings: Any,
     ) -> "Client":
-        """A client from its own arrays; a part of each class is held out to calibrate the density on."""
+        """A client from arrays.
+
+        Parameters
+        ----------
+        id, model, public
+            As in `Client`.
+        inputs, labels
+            (n, ...) and (n,): the client's samples.
+        holdout
+            The part of each class that is held out to fit the density on.
+        seed
+            Of the holdout, and of everything random in the client.
+        settings
+            Further parameters of `Client`.
+
+        Returns
+        -------
+        Client
+            Of this class.
+        """
         data = Labelled(torch.as_tensor(inputs), torch.as_tensor(labels).to(torch.int64))
         train_part, held_out = stratified_holdout(data.labels, holdout, seed, id)
         return cls(id, model, data[train_part], data[held_out], public, seed=seed, **settings)
@@ -103,7 +143,7 @@ class Client:
 
     @property
     def dp_sgd_params(self) -> DPSGDParams | None:
-        """What private training is protected by, if it is."""
+        """The noise of private training, if it is differentially private."""
         return self.privacy.dp_sgd_params(len(self.private), self.training) if self.privacy else None
 
     def to_device(self, hardware: DeviceConfig, *, keep: bool) -> None:
@@ -125,9 +165,24 @@ class Client:
                 return reply
 
     def step_jobs(self, request: Request) -> Generator[TrainingJob, None, Reply]:
-        """Answer one request, handing every training job to whoever runs the stages; it must be done when they go on.
+        """Answer one request as a generator that yields its training jobs.
 
-        That is all an engine needs to know to train many clients at once.
+        The caller does each job before it goes on. That is all an engine needs to train many clients at once.
+
+        Parameters
+        ----------
+        request
+            The server's request.
+
+        Yields
+        ------
+        TrainingJob
+            What is to be trained next.
+
+        Returns
+        -------
+        Reply
+            The client's answer.
         """
         try:
             reply = yield from self._step_jobs(request)
@@ -273,12 +328,14 @@ class Client:
         generator = calibration_generator(self.seed, self.id, round_)
         return Labelled(augment_batch(self.calibration.inputs, "crop-flip", generator), self.calibration.labels)
 
-    def _label_set(self, known: torch.Tensor, scores: torch.Tensor) -> LabelSet | None:
-        """What is told of the label set, and the ranks of the scores that go with it."""
+    def _label_set(self, calibration_scores: torch.Tensor, scores: torch.Tensor) -> LabelSet | None:
+        """What the client shares of its label set, and the ranks of the scores that go with it."""
         if self.labels == "none":
             return None
         counts = torch.bincount(self.private.labels.cpu(), minlength=self.public.classes)
-        return LabelSet(counts if self.labels == "counts" else counts.clamp(max=1), percentile_ranks(known, scores))
+        return LabelSet(
+            counts if self.labels == "counts" else counts.clamp(max=1), percentile_ranks(calibration_scores, scores)
+        )
 
     def _own_class_test(self, test: Labelled) -> Labelled:
         if self._own_test is None:
@@ -287,7 +344,7 @@ class Client:
 
 
 def calibration_generator(seed: int, client: str, round_: int) -> torch.Generator:
-    """What a client's augmented calibration images of a round are drawn from."""
+    """The generator of a client's augmented calibration images of a round."""
     return torch_generator(seed, "calibration", client, round_)
 
 

@@ -54,7 +54,7 @@ LARGEST = 1e9
 
 
 def to_valid_utf8(reason: str) -> str:
-    r"""A reason that may quote somebody, as text that can be written anywhere.
+    r"""A reason, which may quote another party, as text that can be written anywhere.
 
     >>> to_valid_utf8("kind = \ud800")
     'kind = ?'

@@ -1,6 +1,6 @@
 """One client's learning: jobs of cross-entropy on hard or soft targets, prediction, accuracy.
 
-A `TrainingJob` says all there is to a training stage, the order of its batches included, so that an engine may run it
+A `TrainingJob` holds all of a training stage, the order of its batches included, so that an engine may run it
 as it likes: alone (`train`), or together with the jobs of other clients.
 """
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from trustmix.aggregation.base import validate_predictions
-from trustmix.arrays import ArraySpec
+from trustmix.arrays import ArrayLike, ArraySpec
 from trustmix.errors import TrustmixError
 from trustmix.wire.codecs import round_rows
 
 
-def quantize(probabilities: Any, bits: int) -> Any:
+def quantize(probabilities: ArrayLike, bits: int) -> Any:
     """Q_b(p) of each row (N, C), by largest remainders: round down, then give what is missing where most was lost.
 
     >>> import numpy as np

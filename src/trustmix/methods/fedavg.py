@@ -23,7 +23,7 @@ Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
 
 def encode_weights(tensors: Tensors, sender: str, round_: int, samples: int = 0) -> bytes:
-    """Named tensors as a message; `samples` says how much a client's weigh."""
+    """Named tensors as a message; `samples` is the weight of a client's tensors."""
     return storage.pack(tensors, {"kind": "weights", "sender": sender, "round": round_, "samples": samples})
 
 
