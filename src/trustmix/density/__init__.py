@@ -1,19 +1,30 @@
 """How much a client has seen of a sample: densities of its logits or features, other scores, and ranks of scores."""
 
-from trustmix.density.base import DENSITIES, FEATURES, Density, DensityEstimator, PrecomputedScores, resolve_density
+from trustmix.density.base import (
+    DENSITIES,
+    FEATURES,
+    RATIO,
+    Density,
+    DensityEstimator,
+    PrecomputedScores,
+    resolve_density,
+)
 from trustmix.density.confidence import ConfidenceScore
 from trustmix.density.feature_gaussians import FeatureGaussians, ledoit_wolf
 from trustmix.density.gaussians import ClassGaussians
 from trustmix.density.kernel import KernelDensity
 from trustmix.density.ranks import percentile_ranks, roc_auc, standardize_scores
+from trustmix.density.ratio import DensityRatio
 
 __all__ = [
     "DENSITIES",
     "FEATURES",
+    "RATIO",
     "ClassGaussians",
     "ConfidenceScore",
     "Density",
     "DensityEstimator",
+    "DensityRatio",
     "FeatureGaussians",
     "KernelDensity",
     "PrecomputedScores",

@@ -97,8 +97,11 @@ def resolve_density(kind: str) -> DensityEstimator:
     return estimator
 
 
-FEATURES = "features"
-"""The estimator that is fitted on the inputs of a model's last layer instead of its logits."""
+FEATURES = ("features", "ratio")
+"""The estimators that are fitted on the inputs of a model's last layer instead of its logits."""
+
+RATIO = "ratio"
+"""The estimator that compares a client's samples with the public ones."""
 
 
 class PrecomputedScores:

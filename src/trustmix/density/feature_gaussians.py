@@ -12,7 +12,6 @@ from trustmix.arrays import A, ArrayLike
 from trustmix.density.base import (
     DENSITIES,
     EXACT_DISTANCES,
-    FEATURES,
     VARIANCE_FLOOR,
     mean_variance,
     restore_scores,
@@ -124,4 +123,4 @@ def ledoit_wolf(centred: torch.Tensor) -> torch.Tensor:
     return (1 - weight) * covariance + weight * target
 
 
-DENSITIES.register(FEATURES)(FeatureGaussians)
+DENSITIES.register("features")(FeatureGaussians)

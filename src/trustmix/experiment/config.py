@@ -137,7 +137,7 @@ class DensityConfig(ConfigModel):
 
     kind: str = Field(
         "gaussians",
-        description="of logits; or kernel, features, energy, entropy, max-probability, or package.module:Class",
+        description="of logits; or kernel, features, ratio, energy, entropy, max-probability, or package.module:Class",
     )
     standardise: bool = Field(False, description="scores in standard deviations of the calibration samples' scores")
     calibration: Literal["holdout", "augmented", "private"] = Field(

@@ -16,7 +16,7 @@ from torch import nn
 
 from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
-from trustmix.density import PrecomputedScores, percentile_ranks
+from trustmix.density import RATIO, PrecomputedScores, percentile_ranks
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public
@@ -323,6 +323,9 @@ class Client:
             logits = predict(state.model, self.public.inputs, self.hardware).cpu()
             chosen, classes = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
             return Labelled(self.public.inputs[chosen], classes)
+        if self.density == RATIO:
+            both = (self.private, self.calibration) if self.calibration is not self.private else (self.private,)
+            return Labelled(torch.cat([part.inputs for part in both]), torch.cat([part.labels for part in both]))
         if not self.augment_calibration:
             return self.calibration
         generator = calibration_generator(self.seed, self.id, round_)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trustmix.data import Labelled
-from trustmix.density import FEATURES, Density, resolve_density, standardize_scores
+from trustmix.density import FEATURES, Density, DensityRatio, resolve_density, standardize_scores
 from trustmix.federation.training import DeviceConfig, predict
 from trustmix.models import WithFeatures
 
@@ -41,7 +41,8 @@ def score_inputs(
     _, seen = _views(model, calibration.inputs, hardware, kind)
     density = resolve_density(kind).fit(seen, calibration.labels)
     logits, points = _views(model, inputs, hardware, kind)
-    known, scores = density.log_prob(seen), density.log_prob(points)
+    scores = density.log_prob(points)
+    known = density.own_scores(points) if isinstance(density, DensityRatio) else density.log_prob(seen)
     if standardise:
         known, scores = standardize_scores(known, known), standardize_scores(known, scores)
     return ScoredInputs(logits, scores, known, density)
@@ -51,7 +52,7 @@ def _views(
     model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig, kind: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits (n, C), and what the density is of: the same, or features (n, D)."""
-    if kind != FEATURES:
+    if kind not in FEATURES:
         logits = predict(model, inputs, hardware).cpu()
         return logits, logits
     whole = WithFeatures(model)

@@ -1,0 +1,92 @@
+"""The density ratio: against scikit-learn, against a ratio that is known, and at its edges."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from trustmix.density import DensityRatio, roc_auc
+from trustmix.density.ratio import FOLDS, WIDE, cross_fitted_log_ratio, fit_balanced_logistic
+
+
+def blobs(count: int, centre: float, width: int = 3, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(count, width, generator=generator, dtype=torch.float64)
+    points[:, 0] += centre
+    return points
+
+
+def with_ones(points: torch.Tensor) -> torch.Tensor:
+    return torch.cat([points, torch.ones(len(points), 1, dtype=points.dtype)], 1)
+
+
+@pytest.mark.parametrize("ridge", [0.003, 0.1])
+def test_the_classifier_is_scikit_learns_with_balanced_classes(ridge: float) -> None:
+    own, public = blobs(80, 1.0), blobs(300, 0.0, seed=1)
+    found = fit_balanced_logistic(with_ones(own), with_ones(public), ridge)
+    target = np.repeat([1, 0], [80, 300])
+    weight = np.where(target == 1, 0.5 / 80, 0.5 / 300)
+    reference = LogisticRegression(C=1 / ridge, tol=1e-10, max_iter=1000)
+    reference.fit(torch.cat([own, public]).numpy(), target, sample_weight=weight)
+    np.testing.assert_allclose(found[:-1], reference.coef_[0], atol=1e-3)
+    assert float(found[-1]) == pytest.approx(float(reference.intercept_[0]), abs=1e-3)
+
+
+def test_weights_are_the_exact_posterior_where_the_true_ratio_is_known() -> None:
+    """Clients are N(-1, I) and N(1, I), public samples N(0, I): log r is linear, and p(right | x) = sigmoid(2 x)."""
+    clients, public = [blobs(20_000, -1.0, 2, 1), blobs(20_000, 1.0, 2, 2)], blobs(20_000, 0.0, 2, 3)
+    scores = torch.stack([DensityRatio.fit(own, torch.zeros(len(own))).log_prob(public) for own in clients])
+    weights, exact = torch.softmax(scores, 0)[1], torch.sigmoid(2 * public[:, 0])
+    assert float((weights - exact).abs().mean()) < 1e-2
+    true_log_ratio = public[:, 0] - 0.5
+    assert float((scores[1] - true_log_ratio).abs().mean()) < 5e-2
+
+
+def test_the_mean_of_the_ratio_over_the_public_set_is_one() -> None:
+    scores, _ = cross_fitted_log_ratio(blobs(100, 2.0), blobs(500, 0.0, seed=5))
+    assert float(scores.exp().mean()) == pytest.approx(1, abs=1e-9)
+
+
+def test_a_client_whose_samples_are_like_the_public_ones_prefers_none() -> None:
+    scores, own = cross_fitted_log_ratio(blobs(400, 0.0), blobs(1000, 0.0, seed=6))
+    assert float(scores.abs().mean()) < 0.25
+    assert float(own.abs().mean()) < 0.25
+
+
+def test_a_public_sample_is_scored_by_a_fit_that_has_not_seen_it() -> None:
+    """Noise in many dimensions can be memorised: without folds public samples would score far below own ones."""
+    own, public = blobs(120, 0.0, 100), blobs(150, 0.0, 100, seed=7)
+    scores, of_own = cross_fitted_log_ratio(own, public)
+    assert abs(float(scores.mean() - of_own.mean())) < 0.5
+    beta = fit_balanced_logistic(with_ones(own), with_ones(public), 3 / 120)
+    assert float((with_ones(own) @ beta).mean() - (with_ones(public) @ beta).mean()) > 1.0
+
+
+def test_reordering_the_samples_moves_scores_by_the_noise_of_the_folds_only() -> None:
+    own, public = blobs(300, 1.5), blobs(600, 0.0, seed=8)
+    order = torch.randperm(600, generator=torch.Generator().manual_seed(0))
+    one, other = (DensityRatio.fit(own, torch.zeros(300)).log_prob(points) for points in (public, public[order]))
+    assert float((one[order] - other).abs().mean()) < 0.1 * float(one.std())
+
+
+def test_few_samples_wide_features_and_constant_ones_are_taken() -> None:
+    for own, public in (
+        (blobs(1, 1.0), blobs(3, 0.0)),
+        (blobs(2, 1.0), blobs(FOLDS + 1, 0.0)),
+        (blobs(30, 3.0, WIDE + 40), blobs(90, 0.0, WIDE + 40, seed=9)),
+        (torch.ones(5, 2), torch.ones(9, 2)),
+    ):
+        scores = DensityRatio.fit(own, torch.zeros(len(own))).log_prob(public)
+        assert scores.shape == (len(public),)
+        assert bool(torch.isfinite(scores).all())
+
+
+def test_a_shifted_client_is_recognised_among_wide_features() -> None:
+    own, public = blobs(200, 0.0, WIDE + 10, 1), blobs(600, 0.0, WIDE + 10, 2)
+    own[:, :20] += 1.5
+    public[:200, :20] += 1.5
+    scores = DensityRatio.fit(own, torch.zeros(200)).log_prob(public)
+    assert roc_auc(scores, torch.arange(600) < 200) > 0.9
+    assert math.isfinite(float(scores.sum()))
