@@ -26,6 +26,9 @@ test-slow: $(VENV)/.all  ## the slow tier alone: Ray, deployments, kill drills, 
 
 test-all: test test-slow  ## both tiers
 
+busy: $(VENV)/.dev  ## the quick tier ten times beside eight busy processes
+	$(BIN)/python -m benchmarks.busy --times 10 make test
+
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -141,6 +141,8 @@ class Aggregator(ABC):
     """Its colour in figures, such as "#0b7a5f"; a free one of the palette if it is None."""
     needs_label_sets: ClassVar[bool] = False
     """Whether every upload must have `class_counts`."""
+    compares_classes: ClassVar[bool] = False
+    """Whether classes are compared along chains of clients, so that label sets must connect all of them."""
     takes_weights: ClassVar[bool] = True
     """Whether `Upload.weight` counts; a rule that cannot weigh uploads takes them whole or not at all."""
 

@@ -144,6 +144,7 @@ class Coupling(SumAggregator):
     """
 
     needs_label_sets = True
+    compares_classes = True
 
     def __init__(self, *, floor: float = FLOOR, ridge: float = RIDGE) -> None:
         super().__init__()

@@ -73,6 +73,7 @@ class Trust(Aggregator):
     """
 
     needs_label_sets = True
+    compares_classes = True
 
     def __init__(self) -> None:
         super().__init__()
