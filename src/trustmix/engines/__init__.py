@@ -1,4 +1,4 @@
-"""Where clients run. Importing this room registers its engines."""
+"""Engines: the ways to run clients. Importing this package registers them."""
 
 from trustmix.engines import flower  # noqa: F401 - it registers its engine
 from trustmix.engines.autotune import select_plan

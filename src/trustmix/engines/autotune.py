@@ -1,7 +1,7 @@
-"""The fastest way to run these clients on this machine, found by timing a few real training steps of each candidate.
+"""Autotuning of the local engine: the fastest plan for given clients, found by timing a few training steps of each.
 
-A choice is remembered in the cache folder, for this machine and this kind of federation: timings vary, and the same
-recipe shall give the same numbers, to the last bit, each time.
+The choice is stored in the cache folder, for this machine and this kind of federation. Timings vary, and the same
+recipe must give the same numbers, to the last bit, each time.
 """
 
 import hashlib
@@ -30,15 +30,14 @@ from trustmix.seeds import torch_generator
 
 log = logging.getLogger(__name__)
 
-CLIENTS, STEPS = 32, 16
-"""Size of a trial at most."""
-ENOUGH = 0.25
-"""Seconds of training that are enough for a trial."""
-CLOSE = 2.0
-"""A candidate this many times slower than the best is not tried again, nor is one that needs seconds for a step."""
-ORDER: tuple[Mode, ...] = ("processes", "stacked", "sequential")
-MARGIN = 1.1
-"""A candidate must be this much faster than those before it in the order."""
+MAX_TRIAL_CLIENTS, MAX_TRIAL_STEPS = 32, 16
+TRIAL_SECONDS = 0.25
+"""A trial takes at most about this many seconds, unless one step takes longer."""
+RETRY_FACTOR = 2.0
+"""A plan that is this many times slower than the fastest has no second trial, nor has one that needs seconds a step."""
+MODE_ORDER: tuple[Mode, ...] = ("processes", "stacked", "sequential")
+MIN_SPEEDUP = 1.1
+"""The selected plan is the first one in the order that is at most this many times slower than the fastest."""
 
 
 def select_plan(
@@ -49,34 +48,65 @@ def select_plan(
     device: str = "auto",
     workers: int | None = None,
 ) -> tuple[ExecutionPlan, str]:
-    """The plan for these clients, and in a line for the user how it was found.
+    """Return the fastest plan for clients on this machine; only settings that are "auto" are chosen by trials.
 
+    Parameters
+    ----------
+    clients
+        The clients; trials train fresh models of them, so that the clients themselves do not change.
+    mode
+        "sequential", "processes", "stacked" or "auto".
+    precision
+        "float32", "bfloat16" or "auto".
+    device
+        A device of torch, or "auto".
+    workers
+        The number of processes; None is one per core.
+
+    Returns
+    -------
+    ExecutionPlan
+        The plan.
+    str
+        One line for the user: the plan and how it was found.
+
+    Raises
+    ------
+    TrustmixError
+        If the process of a trial died.
+
+    Examples
+    --------
     >>> select_plan([], mode="sequential", precision="float32", device="cpu")[1]
     'sequential, float32 (as set)'
     """
-    device = best_device() if device == "auto" else device
+    plans = _candidates(len(clients), mode, precision, best_device() if device == "auto" else device, workers)
+    if len(plans) == 1:
+        return plans[0], f"{plans[0]} (as set)"
+    clients = clients[:MAX_TRIAL_CLIENTS]
+    if not can_stack(clients, plans[0].hardware):
+        plans = [plan for plan in plans if plan.mode != "stacked"] or plans
+    key = _cache_key(clients, plans)
+    with _lock_cache():
+        known = _read_cache().get(key)
+        if known is not None:
+            return plans[known["plan"]], f"{plans[known['plan']]} (found before: {known['timings']})"
+        best, timings = _time_plans(clients, plans)
+        _write_cache(key, {"plan": best, "timings": timings})
+    return plans[best], f"{plans[best]} (timed: {timings})"
+
+
+def _candidates(clients: int, mode: str, precision: str, device: str, workers: int | None) -> list[ExecutionPlan]:
+    """All plans that the settings allow."""
     precisions = usable_precisions(device) if precision == "auto" else [precision]
     modes: Sequence[Any] = [mode]
     if mode == "auto":
-        modes = ORDER if (workers or cores()) > 1 else [mode for mode in ORDER if mode != "processes"]
-    plans = [
-        make_plan(mode, workers=workers, hardware=DeviceConfig(device, precision), clients=len(clients))
+        modes = MODE_ORDER if (workers or cores()) > 1 else [mode for mode in MODE_ORDER if mode != "processes"]
+    return [
+        make_plan(mode, workers=workers, hardware=DeviceConfig(device, precision), clients=clients)
         for precision in precisions
         for mode in modes
     ]
-    if len(plans) == 1:
-        return plans[0], f"{plans[0]} (as set)"
-    clients = clients[:CLIENTS]
-    if not can_stack(clients, plans[0].hardware):
-        plans = [plan for plan in plans if plan.mode != "stacked"] or plans
-    key = _key(clients, plans)
-    with _one_at_a_time():
-        known = _recall().get(key)
-        if known is not None:
-            return plans[known["plan"]], f"{plans[known['plan']]} (found before: {known['timings']})"
-        best, timings = _fastest(clients, plans)
-        _remember(key, {"plan": best, "timings": timings})
-    return plans[best], f"{plans[best]} (timed: {timings})"
 
 
 @ENGINES.register("local")
@@ -89,55 +119,104 @@ def create_local_engine(
     device: str = "cpu",
     workers: int | None = None,
 ) -> EngineSetup:
-    """Clients on this machine: as set, and in the fastest way where something is "auto"."""
-    plan, found = select_plan(clients, mode=mode, precision=precision, device=device, workers=workers)
-    settled = {"mode": plan.mode, "workers": plan.workers, **asdict(plan.hardware)}
-    return EngineSetup(LocalEngine(clients, plan, keep=keep), found, settled, plan.hardware)
+    """Create the engine `local` of a recipe.
+
+    Parameters
+    ----------
+    clients
+        The clients.
+    keep
+        Whether models stay in memory between rounds.
+    mode, precision, device, workers
+        As in `select_plan`.
+
+    Returns
+    -------
+    EngineSetup
+        The engine, and the settings that were chosen where they were "auto".
+    """
+    plan, description = select_plan(clients, mode=mode, precision=precision, device=device, workers=workers)
+    resolved = {"mode": plan.mode, "workers": plan.workers, **asdict(plan.hardware)}
+    return EngineSetup(LocalEngine(clients, plan, keep=keep), description, resolved, plan.hardware)
 
 
-def _fastest(clients: Sequence[Client], plans: Sequence[ExecutionPlan]) -> tuple[int, str]:
+def _time_plans(clients: Sequence[Client], plans: Sequence[ExecutionPlan]) -> tuple[int, str]:
     """The index of the fastest plan, and all timings in words.
 
-    Each is tried twice, in turns, and the better trial counts: what disturbs a trial only ever slows it down.
+    Each plan has two trials, in turns, and the faster one counts: disturbances only slow a trial down.
     """
     first = [measure_throughput(clients, plan) for plan in plans]
-    again = [rate > 1.0 and max(first) < CLOSE * rate for rate in first]
+    retry = [rate > 1.0 and max(first) < RETRY_FACTOR * rate for rate in first]
     rates = [
-        max(rate, measure_throughput(clients, plan)) if twice else rate
-        for plan, rate, twice in zip(plans, first, again, strict=True)
+        max(rate, measure_throughput(clients, plan)) if again else rate
+        for plan, rate, again in zip(plans, first, retry, strict=True)
     ]
-    best = next(index for index, rate in enumerate(rates) if rate * MARGIN >= max(rates))
+    best = next(index for index, rate in enumerate(rates) if rate * MIN_SPEEDUP >= max(rates))
     unit = rates[-1] or 1.0
     timings = ", ".join(f"{plan} {rate / unit:.1f}x" for plan, rate in zip(plans, rates, strict=True))
     return best, timings
 
 
 def best_device() -> str:
-    """A GPU where there is one."""
+    """Return "cuda" or "mps" if such a GPU is available, otherwise "cpu"."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def usable_precisions(device: str) -> list[str]:
-    """float32, and bfloat16 where the hardware has instructions for it."""
+    """Return the precisions that a device computes in hardware.
+
+    Parameters
+    ----------
+    device
+        A device of torch.
+
+    Returns
+    -------
+    list of str
+        "float32", and "bfloat16" if the device has instructions for it.
+
+    Examples
+    --------
+    >>> usable_precisions("mps")
+    ['float32']
+    """
     if device == "cuda":
         has_bfloat16 = torch.cuda.is_bf16_supported()
     else:
-        facts = Path("/proc/cpuinfo")
-        flags = facts.read_text() if device == "cpu" and facts.exists() else ""
+        cpuinfo = Path("/proc/cpuinfo")
+        flags = cpuinfo.read_text() if device == "cpu" and cpuinfo.exists() else ""
         has_bfloat16 = "avx512_bf16" in flags or "amx_bf16" in flags
     return ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
 
 
 def measure_throughput(clients: Sequence[Client], plan: ExecutionPlan) -> float:
-    """Training steps of all clients together, a second, by this plan; on fresh models, so that nothing is changed."""
+    """Measure how fast a plan trains clients; the trial uses fresh models, so that no client changes.
+
+    Parameters
+    ----------
+    clients
+        The clients.
+    plan
+        The plan.
+
+    Returns
+    -------
+    float
+        Training steps per second, summed over clients; 0 if training fails.
+
+    Raises
+    ------
+    TrustmixError
+        If the process of a trial died.
+    """
     if plan.workers == 1:
-        steps, seconds = _trial(clients, plan)
+        steps, seconds = _run_trial(clients, plan)
         return steps / seconds
     workers: list[Worker] = []
     for share in assign_clients(clients, plan.workers):
-        workers.append(Worker(lambda _, share=share: iter([_trial(share, plan)]), workers))  # type: ignore[misc]
+        workers.append(Worker(lambda _, share=share: iter([_run_trial(share, plan)]), workers))  # type: ignore[misc]
     try:
         for worker in workers:
             worker.connection.send(None)
@@ -150,46 +229,58 @@ def measure_throughput(clients: Sequence[Client], plan: ExecutionPlan) -> float:
     return float(sum(steps for steps, _ in results) / max(seconds for _, seconds in results))
 
 
-def _trial(clients: Sequence[Client], plan: ExecutionPlan) -> tuple[int, float]:
-    """How many client-steps were done in how many seconds, after a step of two samples to warm up."""
-    together = clients if plan.mode == "stacked" else clients[:1]
-    jobs = {client.id: _job(client, plan.hardware) for client in together}
+def _run_trial(clients: Sequence[Client], plan: ExecutionPlan) -> tuple[int, float]:
+    """The number of training steps, summed over clients, and their seconds, after a warm-up step of two samples."""
+    trained = clients if plan.mode == "stacked" else clients[:1]
+    jobs = {client.id: _trial_job(client, plan.hardware) for client in trained}
     run_jobs({name: replace(job, order=[job.order[0][:2]]) for name, job in jobs.items()})
 
-    def take(steps: int) -> float:
+    def time_steps(steps: int) -> float:
         begin = time.perf_counter()
         errors = run_jobs({name: replace(job, order=job.order[:steps]) for name, job in jobs.items()})
-        # who fails is never the fastest; if all plans fail, the clients themselves will say why
+        # a plan that fails is never the fastest; if all plans fail, the first round reports the clients' errors
         return math.inf if errors else time.perf_counter() - begin
 
-    steps, seconds = 1, take(1)
-    if (more := min(STEPS, int(ENOUGH / seconds))) > 1:
-        steps, seconds = more, take(more)
+    steps, seconds = 1, time_steps(1)
+    if (more := min(MAX_TRIAL_STEPS, int(TRIAL_SECONDS / seconds))) > 1:
+        steps, seconds = more, time_steps(more)
     return steps * len(jobs), seconds
 
 
 def can_stack(clients: Sequence[Client], hardware: DeviceConfig) -> bool:
-    """Whether some of the clients can be trained as one with a gain, tried with two samples each.
+    """Return whether stacking can speed up the training of some clients; tried with two samples of each.
 
-    Convolutions are not tried on a CPU: stacked they become grouped ones, which take up to three times as long there.
+    Models with convolutions are not stacked on a CPU: grouped convolutions take up to three times as long there.
+
+    Parameters
+    ----------
+    clients
+        The clients.
+    hardware
+        The device and the precision.
+
+    Returns
+    -------
+    bool
+        True if two clients of the same architecture were trained as one.
     """
-    for kind in dict.fromkeys(client.architecture for client in clients):
-        alike = [client for client in clients if client.architecture == kind][:2]
-        jobs = [replace(_job(client, hardware), order=[torch.arange(2)]) for client in alike]
+    for architecture in dict.fromkeys(client.architecture for client in clients):
+        pair = [client for client in clients if client.architecture == architecture][:2]
+        jobs = [replace(_trial_job(client, hardware), order=[torch.arange(2)]) for client in pair]
         if hardware.device == "cpu" and any(isinstance(part, nn.Conv2d) for part in jobs[0].model.modules()):
             continue
         if len(jobs) == 2 and stack_key(jobs[0]) == stack_key(jobs[1]):
             try:
                 train_stacked(jobs)
-            except Exception:  # whatever a model does that cannot be stacked
-                log.debug("the model %s cannot be stacked", kind, exc_info=True)
+            except Exception:  # a model that cannot be stacked may raise anything
+                log.debug("the model %s cannot be stacked", architecture, exc_info=True)
             else:
                 return True
     return False
 
 
-def _job(client: Client, hardware: DeviceConfig) -> TrainingJob:
-    """A few steps of the client's private training, on a fresh model; texts not sorted, so that steps are alike."""
+def _trial_job(client: Client, hardware: DeviceConfig) -> TrainingJob:
+    """A few steps of private training of a fresh model; texts are not sorted, so that all steps cost the same."""
     model = hardware.to_device(client.model())
     data = client.private.to(hardware.device)
     job = TrainingJob.of(
@@ -206,17 +297,17 @@ def _job(client: Client, hardware: DeviceConfig) -> TrainingJob:
         noise=client.dp_sgd_params,
     )
     steps = batches(len(data), client.training.batch, torch_generator(client.seed, "trial", client.id))
-    return replace(job, order=list(itertools.islice(itertools.cycle(steps), STEPS)))
+    return replace(job, order=list(itertools.islice(itertools.cycle(steps), MAX_TRIAL_STEPS)))
 
 
-def _key(clients: Sequence[Client], plans: Sequence[ExecutionPlan]) -> str:
-    """What the choice depends on: the machine, the models and how many there are of each, the candidates."""
+def _cache_key(clients: Sequence[Client], plans: Sequence[ExecutionPlan]) -> str:
+    """A hash of what the choice depends on: the machine, the models, the number of clients of each, the plans."""
     machine = (platform.processor(), platform.machine(), cores(), torch.get_num_threads(), torch.__version__)
-    kinds = [client.architecture for client in clients]
+    architectures = [client.architecture for client in clients]
     models = []
-    for kind in dict.fromkeys(kinds):
-        model = clients[kinds.index(kind)].model()
-        models.append((kinds.count(kind), repr(model), [tuple(p.shape) for p in model.parameters()]))
+    for one in dict.fromkeys(architectures):
+        model = clients[architectures.index(one)].model()
+        models.append((architectures.count(one), repr(model), [tuple(p.shape) for p in model.parameters()]))
     private = clients[0].dp_sgd_params is not None
     facts = (machine, models, clients[0].training, private, [str(plan) for plan in plans])
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
@@ -227,25 +318,25 @@ def _cache_file() -> Path:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Runs that start together take turns, so that none disturbs a trial and all find the first one's choice."""
-    with ExitStack() as held:
+def _lock_cache() -> Iterator[None]:
+    """Lock the cache: runs that start together do not disturb each other's trials, and all use the first choice."""
+    with ExitStack() as stack:
         with suppress(StorageError):  # without a cache folder there is nothing to share
-            held.enter_context(storage.lock_directory(_cache_file().parent, wait=True))
+            stack.enter_context(storage.lock_directory(_cache_file().parent, wait=True))
         yield
 
 
-def _recall() -> dict[str, Any]:
-    """Choices made before; an unreadable file only means that the timing is repeated."""
+def _read_cache() -> dict[str, Any]:
+    """The stored choices; if the file cannot be read, the trials are repeated."""
     try:
         return dict(storage.read_json(_cache_file()))
     except (StorageError, TypeError, ValueError):
         return {}
 
 
-def _remember(key: str, choice: dict[str, Any]) -> None:
-    """Keep a choice; where the cache cannot be written, the next run times again."""
+def _write_cache(key: str, choice: dict[str, Any]) -> None:
+    """Store a choice; if the file cannot be written, the next run repeats the trials."""
     try:
-        storage.write_json(_cache_file(), {**_recall(), key: choice})
+        storage.write_json(_cache_file(), {**_read_cache(), key: choice})
     except StorageError:
         return

@@ -1,6 +1,6 @@
-"""Clients on this machine: one after another, in a process a core, or many small ones stacked into one.
+"""The local engine: clients on this machine, one after another, in one process per core, or stacked into one model.
 
-All three do the same work in the same order for each client; their results differ by rounding only.
+All three modes do the same work in the same order for each client; their results differ by rounding only.
 """
 
 import logging
@@ -20,41 +20,103 @@ log = logging.getLogger(__name__)
 Mode = Literal["sequential", "processes", "stacked"]
 
 MAX_STACKED = 32
-"""Clients stacked at most: beyond it the parameters of a step no longer fit the cache and nothing is gained."""
+"""The largest number of clients in a stack: the parameters of more do not fit into the cache, and no time is gained."""
 
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """How the local engine runs clients."""
+    """How the local engine runs clients.
+
+    Parameters
+    ----------
+    mode
+        "sequential", "processes" or "stacked".
+    workers
+        The number of processes; 1 is the calling process itself.
+    hardware
+        The device and the precision of all models.
+
+    Examples
+    --------
+    >>> print(ExecutionPlan("stacked", workers=2))
+    stacked in 2 processes, float32
+    """
 
     mode: Mode = "sequential"
     workers: int = 1
-    """Processes; 1 is the calling process itself."""
     hardware: DeviceConfig = field(default_factory=DeviceConfig)
 
     def __str__(self) -> str:
-        where = f" in {self.workers} processes" if self.workers > 1 else ""
-        place = "" if self.hardware.device == "cpu" else f" on {self.hardware.device}"
+        processes = f" in {self.workers} processes" if self.workers > 1 else ""
+        device = "" if self.hardware.device == "cpu" else f" on {self.hardware.device}"
         mode = "sequential" if self.mode == "processes" else self.mode
-        return f"{mode}{where}, {self.hardware.precision}{place}"
+        return f"{mode}{processes}, {self.hardware.precision}{device}"
 
 
 def cores() -> int:
-    """The cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def make_plan(
     mode: Mode, *, workers: int | None = None, hardware: DeviceConfig | None = None, clients: int = 1
 ) -> ExecutionPlan:
-    """The plan of a mode: as many processes as cores, where processes can be forked and the model is on the CPU."""
+    """Return the plan of a mode on this machine.
+
+    Parameters
+    ----------
+    mode
+        "sequential", "processes" or "stacked".
+    workers
+        The number of processes; None is one per core.
+    hardware
+        The device and the precision; the CPU in float32 if None.
+    clients
+        The number of clients, which is also the largest number of processes.
+
+    Returns
+    -------
+    ExecutionPlan
+        With one process if the mode is sequential, the device is not the CPU, or the system cannot fork.
+
+    Examples
+    --------
+    >>> make_plan("sequential", workers=4, clients=8).workers
+    1
+    """
     hardware = hardware or DeviceConfig()
     can_fork = sys.platform == "linux" and hardware.device == "cpu" and mode != "sequential"
     return ExecutionPlan(mode, min(workers or cores(), clients) if can_fork else 1, hardware)
 
 
 class LocalEngine:
-    """Runs clients by a plan; answers come in the order of the requests."""
+    """Runs clients on this machine; answers come in the order of the requests.
+
+    Parameters
+    ----------
+    clients
+        The clients, each with an id of its own.
+    plan
+        How they are run; one after another in this process if None.
+    keep
+        Whether models stay in memory between rounds.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no client, or two clients have the same id.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from trustmix.data import Labelled
+    >>> from trustmix.federation import Public
+    >>> data = Labelled(torch.randn(8, 3), torch.tensor([0, 1] * 4))
+    >>> client = Client("north", lambda: torch.nn.Linear(3, 2), data, data, Public(torch.randn(4, 3), 2))
+    >>> engine = LocalEngine([client])
+    >>> [answer.client for answer in engine.exchange({"north": Request(1)})]
+    ['north']
+    """
 
     def __init__(self, clients: Sequence[Client], plan: ExecutionPlan | None = None, *, keep: bool = True) -> None:
         self.plan = plan or ExecutionPlan()
@@ -69,26 +131,36 @@ class LocalEngine:
 
     @property
     def clients(self) -> Sequence[str]:
-        """The clients' ids, in the order given."""
+        """The client ids, in the order of the clients."""
         return list(self._clients)
 
-    @property
-    def members(self) -> Sequence[Client]:
-        """The clients themselves, as they are in this process."""
-        return list(self._clients.values())
-
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
-        """One step of each client asked; an error of a client's is its own and becomes its `Failure`."""
+        """Run one step of each client that has a request.
+
+        Parameters
+        ----------
+        requests
+            The request of each client, by client id.
+
+        Returns
+        -------
+        iterator of Reply or Failure
+            One answer for each request; an exception of one client becomes the `Failure` of that client.
+
+        Raises
+        ------
+        StorageError
+            If a client's state cannot be read or written.
+        """
         return self._pool.exchange(requests) if self._pool else self._serve(requests)
 
     def _serve(self, requests: Mapping[str, Request]) -> Iterator[Answer]:
-        """The answers of this process's clients."""
-        asked = list(requests)
+        """The answers of clients that are run in this process."""
+        ids = list(requests)
         size = MAX_STACKED if self.plan.mode == "stacked" else 1
-        for begin in range(0, len(asked), size):
-            together = asked[begin : begin + size]
+        for begin in range(0, len(ids), size):
             yield from run_generators(
-                {client: self._clients[client].step_jobs(requests[client]) for client in together}
+                {client: self._clients[client].step_jobs(requests[client]) for client in ids[begin : begin + size]}
             )
 
     def close(self) -> None:
@@ -98,7 +170,23 @@ class LocalEngine:
 
 
 def validate_ids(clients: Sequence[Client]) -> list[str]:
-    """The clients' ids, which must be there and differ."""
+    """Return the ids of the clients, which must differ.
+
+    Parameters
+    ----------
+    clients
+        At least one client.
+
+    Returns
+    -------
+    list of str
+        The ids in the order of the clients.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no client, or two clients have the same id.
+    """
     ids = [client.id for client in clients]
     if len(set(ids)) != len(ids):
         raise TrustmixError("Two clients have the same id; every client needs one of its own.")
@@ -108,14 +196,38 @@ def validate_ids(clients: Sequence[Client]) -> list[str]:
 
 
 def assign_clients(clients: Sequence[Client], workers: int) -> list[list[Client]]:
-    """Clients to workers in turn, kind by kind, so that every worker gets as many of each architecture."""
-    kinds = list(dict.fromkeys(client.architecture for client in clients))
-    by_kind = sorted(clients, key=lambda client: kinds.index(client.architecture))
-    return [by_kind[worker::workers] for worker in range(workers)]
+    """Assign clients to workers in turn, so that every worker gets as many clients of each architecture.
+
+    Parameters
+    ----------
+    clients
+        The clients.
+    workers
+        The number of workers.
+
+    Returns
+    -------
+    list of list of Client
+        The clients of each worker.
+    """
+    architectures = list(dict.fromkeys(client.architecture for client in clients))
+    ordered = sorted(clients, key=lambda client: architectures.index(client.architecture))
+    return [ordered[worker::workers] for worker in range(workers)]
 
 
 def run_generators(running: Mapping[str, Generator[TrainingJob, None, Reply]]) -> list[Answer]:
-    """Let clients go through their stages side by side; jobs that are alike are trained as one."""
+    """Run the steps of several clients side by side; training jobs with the same stack key are trained as one.
+
+    Parameters
+    ----------
+    running
+        The generator `Client.step_jobs` of each client, by client id.
+
+    Returns
+    -------
+    list of Reply or Failure
+        One answer for each client, in the order of the clients.
+    """
     answers: dict[str, Answer] = {}
     jobs = {client: job for client in running if (job := _advance(client, running[client], None, answers))}
     while jobs:
@@ -127,45 +239,56 @@ def run_generators(running: Mapping[str, Generator[TrainingJob, None, Reply]]) -
 def _advance(
     client: str, stages: Generator[TrainingJob, None, Reply], error: Exception | None, answers: dict[str, Answer]
 ) -> TrainingJob | None:
-    """The client's next job; or None, when it has answered or failed."""
+    """The next job of the client, or None once its answer is in `answers`."""
     try:
         return next(stages) if error is None else stages.throw(error)
     except StopIteration as end:
         answers[client] = end.value
     except StorageError:
         raise
-    except Exception as problem:  # a client may run anybody's model
+    except Exception as problem:  # the model is user code and may raise anything
         log.debug("client %s failed", client, exc_info=True)
         answers[client] = Failure(client, f"{type(problem).__name__}: {problem}")
     return None
 
 
 def run_jobs(jobs: Mapping[str, TrainingJob]) -> dict[str, Exception]:
-    """Do the jobs, alike ones together, and tell which failed."""
+    """Run training jobs; jobs with the same stack key are trained as one where the model allows it.
+
+    Parameters
+    ----------
+    jobs
+        The job of each client, by client id.
+
+    Returns
+    -------
+    dict of str to Exception
+        The exceptions of the clients whose jobs failed, by client id.
+    """
     groups: dict[object, list[str]] = {}
     for client, job in jobs.items():
         groups.setdefault(stack_key(job) if len(jobs) > 1 else None, []).append(client)
     errors: dict[str, Exception] = {}
-    for alike, members in groups.items():
-        if len(members) < 2 or not _stacked({client: jobs[client] for client in members}, alike, errors):
-            for client in members:
+    for key, group in groups.items():
+        if len(group) < 2 or not _try_stacked({client: jobs[client] for client in group}, key, errors):
+            for client in group:
                 try:
                     train(jobs[client])
-                except Exception as error:  # goes to the client's own stages, which end by it
+                except Exception as error:  # raised again inside the client's own generator
                     log.debug("client %s failed in training", client, exc_info=True)
                     errors[client] = error
     return errors
 
 
-def _stacked(jobs: Mapping[str, TrainingJob], alike: object, errors: dict[str, Exception]) -> bool:
-    """Do the jobs as one, if that is possible."""
-    if alike in _unstackable:
+def _try_stacked(jobs: Mapping[str, TrainingJob], key: object, errors: dict[str, Exception]) -> bool:
+    """Train the jobs as one; false where that is not possible."""
+    if key in _unstackable:
         return False
     try:
         losses = train_stacked(list(jobs.values()))
-    except Exception:  # whatever it is, one by one it happens to the client whose fault it is
+    except Exception:  # trained one by one, the exception appears again at the client that causes it
         log.debug("cannot be stacked, going one by one", exc_info=True)
-        _unstackable.add(alike)
+        _unstackable.add(key)
         return False
     for client, loss in zip(jobs, losses, strict=True):
         try:
@@ -176,4 +299,4 @@ def _stacked(jobs: Mapping[str, TrainingJob], alike: object, errors: dict[str, E
 
 
 _unstackable: set[object] = set()
-"""Likenesses of models that were found to draw random numbers or to update buffers while training."""
+"""Stack keys of models that draw random numbers or update buffers in training."""

@@ -1,8 +1,7 @@
-"""One single-threaded process a core, each with clients of its own for the whole run.
+"""A pool of single-threaded worker processes, one per core, each with the same clients for the whole run.
 
-Workers are forked, so data, public set and initial models are shared, not copied, and nothing needs to be pickled but
-requests and answers. A worker dies with its parent, and a worker that dies alone is started again: its clients go on
-from their stores.
+Workers are forked, so data, public set and initial models are shared, not copied, and only requests and answers are
+pickled. A worker ends with its parent. A worker that dies is started again, and its clients continue from their stores.
 """
 
 import ctypes
@@ -20,37 +19,51 @@ from trustmix.federation import Failure, Reply, Request
 
 Answer: TypeAlias = Reply | Failure
 Serve: TypeAlias = Callable[[Any], Iterator[Any]]
-"""What a worker does with a message it gets: the messages to send back, one by one."""
+"""The function of a worker: from one received message to the messages that are sent back."""
 
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 class Worker:
-    """A process that answers the requests for its clients."""
+    """A forked process that calls a function for each message and sends back what the function yields, then None.
+
+    Parameters
+    ----------
+    serve
+        The function.
+    others
+        The workers that run already; the new process closes its copies of their connections.
+    """
 
     def __init__(self, serve: Serve, others: Sequence["Worker"]) -> None:
         context = multiprocessing.get_context("fork")
-        self.connection, theirs = context.Pipe()
+        self.connection, child_connection = context.Pipe()
         inherited = [self.connection, *(other.connection for other in others)]
-        self.process = context.Process(target=_work, args=(serve, theirs, inherited), daemon=True)
+        self.process = context.Process(target=_run_worker, args=(serve, child_connection, inherited), daemon=True)
         self.process.start()
-        theirs.close()
+        child_connection.close()
 
     def close(self) -> int | None:
-        """End the process, if it has not ended by itself, and tell its exit code."""
+        """End the process.
+
+        Returns
+        -------
+        int or None
+            The exit code.
+        """
         self.process.terminate()
         self.process.join()
         self.connection.close()
         return self.process.exitcode
 
 
-def _work(serve: Serve, connection: Connection, inherited: Sequence[Connection]) -> None:
-    """The life of a worker: requests in, answers out one by one, then None."""
+def _run_worker(serve: Serve, connection: Connection, inherited: Sequence[Connection]) -> None:
+    """Answer messages until the parent closes the connection."""
     die_with_parent()
     keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the parent does then, a worker simply ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler of the parent must not run here
     for end in inherited:
         end.close()
     torch.set_num_threads(1)
@@ -68,14 +81,15 @@ def _work(serve: Serve, connection: Connection, inherited: Sequence[Connection])
 
 
 def die_with_parent() -> None:
-    """Have the kernel (Linux) kill this process when its parent ends, however that ends."""
+    """Make the kernel (Linux) kill this process when its parent ends for any reason."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep the memory that a training step frees, which the next one needs again.
+    """Make glibc keep the memory that a training step frees, because the next step needs it again.
 
-    By itself it gives large tensors back to the kernel, and fetching pages anew is an eighth of a small CNN's step.
+    By default glibc returns large tensors to the kernel, and the new pages cost an eighth of the time of a small CNN's
+    step.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # other C libraries have no such call
@@ -84,18 +98,40 @@ def keep_freed_memory() -> None:
 
 
 class Pool:
-    """Workers, and which client belongs to which."""
+    """Worker processes, each with a fixed set of clients.
+
+    Parameters
+    ----------
+    serves
+        For each worker, the ids of its clients and the function that answers their requests.
+    """
 
     def __init__(self, serves: Sequence[tuple[Sequence[str], Serve]]) -> None:
         self._serves = [serve for _, serve in serves]
-        self._home = {client: index for index, (clients, _) in enumerate(serves) for client in clients}
+        self._worker_of = {client: index for index, (clients, _) in enumerate(serves) for client in clients}
         self._workers: list[Worker | None] = [None] * len(serves)
 
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Answer]:
-        """Answers in the order of the requests, as soon as that order allows."""
+        """Send requests to the workers and collect the answers.
+
+        Parameters
+        ----------
+        requests
+            The request of each client, by client id.
+
+        Yields
+        ------
+        Reply or Failure
+            One answer for each request, in the order of the requests, each as soon as that order allows.
+
+        Raises
+        ------
+        StorageError
+            If a client's state cannot be read or written.
+        """
         shares: dict[int, dict[str, Request]] = {}
         for client, request in requests.items():
-            shares.setdefault(self._home[client], {})[client] = request
+            shares.setdefault(self._worker_of[client], {})[client] = request
         busy = {self._send(index, share): index for index, share in shares.items()}
         arrived: dict[str, Answer] = {}
         try:
@@ -108,15 +144,15 @@ class Pool:
                 for connection in wait(list(busy)):
                     self._receive(connection, busy, shares, arrived)  # type: ignore[arg-type]
         finally:
-            for index in busy.values():  # abandoned half way: what these workers still say concerns nobody
-                self._end(index)
+            for index in busy.values():  # an abandoned exchange: later answers must not reach the next exchange
+                self._stop(index)
 
     def _send(self, index: int, share: Mapping[str, Request]) -> Connection:
         worker = self._workers[index]
         if worker is None or not worker.process.is_alive():
             others = [other for other in self._workers if other is not None and other is not worker]
             worker = self._workers[index] = Worker(self._serves[index], others)
-        with suppress(BrokenPipeError):  # it has just died: receiving from it will tell
+        with suppress(BrokenPipeError):  # the worker has just died; `_receive` handles that
             worker.connection.send(share)
         return worker.connection
 
@@ -127,13 +163,13 @@ class Pool:
         shares: Mapping[int, Mapping[str, Request]],
         arrived: dict[str, Answer],
     ) -> None:
-        """Take one message of a worker; if the worker is gone, its unanswered clients have failed."""
+        """Receive one message of a worker; if the worker has died, its clients without an answer have failed."""
         index = busy[connection]
         try:
             message: Any = connection.recv()
         except (EOFError, OSError):
             message = None
-            code = self._end(index)
+            code = self._stop(index)
             for client in shares[index]:
                 arrived.setdefault(client, Failure(client, f"its worker process died (exit code {code})"))
         if isinstance(message, StorageError):
@@ -143,11 +179,11 @@ class Pool:
         else:
             arrived[message.client] = message
 
-    def _end(self, index: int) -> int | None:
+    def _stop(self, index: int) -> int | None:
         worker, self._workers[index] = self._workers[index], None
         return None if worker is None else worker.close()
 
     def close(self) -> None:
         """End all workers."""
         for index in range(len(self._workers)):
-            self._end(index)
+            self._stop(index)

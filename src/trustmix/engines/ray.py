@@ -1,8 +1,8 @@
-"""Clients on a Ray cluster, or on a Ray started here for the run (the extra `ray`).
+"""The Ray engine: clients in actors of a Ray cluster, or of a Ray started for the run (the extra `ray`).
 
-An actor is the local engine over clients of its own, which live there for the whole run; what they share lies once
-in each node's object store, and all actors of the node read it there. An actor that dies costs its clients one round:
-it is started again, and they go on from their stores.
+Each actor runs the local engine with the same clients for the whole run. Data that clients share is stored once in the
+object store of each node, and all actors of the node read it there. An actor that dies costs its clients one round: it
+is started again, and its clients continue from their stores.
 """
 
 import copy
@@ -37,22 +37,67 @@ def create_ray_engine(
     cpus: float = 1.0,
     gpus: float = 0.0,
 ) -> EngineSetup:
-    """Clients in actors of so many `cpus` and `gpus` each: `workers` of them, or as many as the cluster holds."""
+    """Create the engine `ray` of a recipe.
+
+    Parameters
+    ----------
+    clients
+        The clients.
+    keep
+        Whether models stay in memory between rounds.
+    mode
+        "sequential", "stacked" or "auto".
+    precision
+        "float32", "bfloat16" or "auto".
+    workers
+        The number of actors; None is as many as the cluster holds.
+    cpus, gpus
+        The resources of each actor.
+
+    Returns
+    -------
+    EngineSetup
+        The engine, and the settings that were chosen where they were "auto".
+
+    Raises
+    ------
+    TrustmixError
+        If the mode is "processes", Ray is missing, or the cluster is too small.
+    """
     if mode == "processes":
         raise TrustmixError('An actor of Ray is a process already; set engine.mode to "sequential" or "stacked".')
     engine = RayEngine(clients, keep=keep, workers=workers, cpus=cpus, gpus=gpus)
     try:
-        plan, found = engine.settle(mode, precision)
+        plan, description = engine.select_plan(mode, precision)
     except BaseException:
         engine.close()
         raise
     hardware = DeviceConfig(best_device() if gpus else "cpu", plan.hardware.precision)
-    settled = {"mode": plan.mode, "precision": plan.hardware.precision}
-    return EngineSetup(engine, f"{engine}: {found}", settled, hardware)
+    resolved = {"mode": plan.mode, "precision": plan.hardware.precision}
+    return EngineSetup(engine, f"{engine}: {description}", resolved, hardware)
 
 
 class RayEngine:
-    """Runs clients in actors; answers come in the order of the requests, each as soon as that order allows."""
+    """Runs clients in actors of Ray; answers come in the order of the requests.
+
+    Parameters
+    ----------
+    clients
+        The clients, each with an id of its own.
+    plan
+        How an actor runs its clients; one after another if None.
+    keep
+        Whether models stay in memory between rounds.
+    workers
+        The number of actors; None is as many as the cluster holds.
+    cpus, gpus
+        The resources of each actor.
+
+    Raises
+    ------
+    TrustmixError
+        If Ray is missing or cannot be reached, the cluster is too small, or two clients have the same id.
+    """
 
     def __init__(
         self,
@@ -64,15 +109,15 @@ class RayEngine:
         cpus: float = 1.0,
         gpus: float = 0.0,
     ) -> None:
-        self._ray = _imported()
+        self._ray = _import_ray()
         self.plan = plan or ExecutionPlan(hardware=DeviceConfig("cuda" if gpus else "cpu"))
         self.keep, self.cpus, self.gpus = keep, cpus, gpus
         self._clients = validate_ids(clients)
         self._actors: list[Any] = []
         self._started = _connect(self._ray)
         try:
-            shares = assign_clients(clients, self._workers(workers))
-            self._home = {client.id: index for index, share in enumerate(shares) for client in share}
+            shares = assign_clients(clients, self._count_actors(workers))
+            self._actor_of = {client.id: index for index, share in enumerate(shares) for client in share}
             self._stores = [client.store.folder for client in clients if isinstance(client.store, DiskStore)]
             self._payloads = _share_objects(self._ray, shares)
         except BaseException:
@@ -86,35 +131,68 @@ class RayEngine:
 
     @property
     def clients(self) -> Sequence[str]:
-        """The clients' ids, in the order given."""
+        """The client ids, in the order of the clients."""
         return self._clients
 
-    def _workers(self, wanted: int | None) -> int:
-        """How many actors there will be."""
+    def _count_actors(self, wanted: int | None) -> int:
+        """The number of actors; raises if the cluster holds fewer than wanted."""
         alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        most = actors_that_fit(alive, self.cpus, self.gpus)
-        if most < (wanted or 1):
+        available = actors_that_fit(alive, self.cpus, self.gpus)
+        if available < (wanted or 1):
             asked = f"{wanted or 1} actors of engine.cpus = {self.cpus:g} and engine.gpus = {self.gpus:g}"
-            raise TrustmixError(f"The Ray cluster holds {most} of the {asked} that the recipe asks for.")
-        return min(wanted or most, len(self._clients))
+            raise TrustmixError(f"The Ray cluster holds {available} of the {asked} that the recipe asks for.")
+        return min(wanted or available, len(self._clients))
 
-    def settle(self, mode: str, precision: str) -> tuple[ExecutionPlan, str]:
-        """Choose how an actor runs its clients, where something is "auto" by trials on a node of the cluster."""
-        trial = self._ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(_choose)
-        wanted = {"mode": mode, "precision": precision, "device": self.plan.hardware.device}
-        if "auto" in wanted.values():
-            self.plan, found = self._ray.get(trial.remote(wanted, self.cpus, *self._payloads[0]))
+    def select_plan(self, mode: str, precision: str) -> tuple[ExecutionPlan, str]:
+        """Choose how an actor runs its clients; settings that are "auto" are chosen by trials on a node.
+
+        Parameters
+        ----------
+        mode
+            "sequential", "stacked" or "auto".
+        precision
+            "float32", "bfloat16" or "auto".
+
+        Returns
+        -------
+        ExecutionPlan
+            The plan, which actors that start from now on use.
+        str
+            One line for the user: the plan and how it was found.
+        """
+        trial = self._ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(_select_plan_in_actor)
+        settings = {"mode": mode, "precision": precision, "device": self.plan.hardware.device}
+        if "auto" in settings.values():
+            self.plan, description = self._ray.get(trial.remote(settings, self.cpus, *self._payloads[0]))
         else:
-            self.plan, found = select_plan([], **wanted, workers=1)
-        return self.plan, found
+            self.plan, description = select_plan([], **settings, workers=1)
+        return self.plan, description
 
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
-        """One step of each client asked; a request that goes to many is put into the object store once."""
+        """Run one step of each client that has a request.
+
+        A request object that several clients share is put into the object store once.
+
+        Parameters
+        ----------
+        requests
+            The request of each client, by client id.
+
+        Yields
+        ------
+        Reply or Failure
+            One answer for each request, in the order of the requests, each as soon as that order allows.
+
+        Raises
+        ------
+        StorageError
+            If a client's state cannot be read or written.
+        """
         distinct = {id(request): request for request in requests.values()}
         stored = [self._ray.put(request) for request in distinct.values()]
         asked: dict[int, list[tuple[str, int]]] = {}
         for client, request in requests.items():
-            asked.setdefault(self._home[client], []).append((client, list(distinct).index(id(request))))
+            asked.setdefault(self._actor_of[client], []).append((client, list(distinct).index(id(request))))
         arriving = {
             index: self._actor(index).serve.options(num_returns="streaming").remote(share, *stored)
             for index, share in asked.items()
@@ -125,12 +203,12 @@ class RayEngine:
                 yield self._receive(client, arriving, died)
             arriving.clear()
         finally:
-            for index in arriving:  # abandoned half way: what these actors still say concerns nobody
-                self._end(index)
+            for index in arriving:  # an abandoned exchange: later answers must not reach the next exchange
+                self._stop(index)
 
     def _receive(self, client: str, arriving: Mapping[int, Iterator[Any]], died: dict[int, str]) -> Reply | Failure:
-        """The client's answer, which is the next one of its actor."""
-        index, errors = self._home[client], self._ray.exceptions
+        """The answer of the client, which is the next answer of its actor."""
+        index, errors = self._actor_of[client], self._ray.exceptions
         if index not in died:
             try:
                 answer: Reply | Failure = self._ray.get(next(arriving[index]))
@@ -140,11 +218,11 @@ class RayEngine:
             except errors.RayError as error:
                 log.debug("an actor died", exc_info=True)
                 died[index] = f"its actor died: {str(error).splitlines()[-1]}"
-                self._end(index)
+                self._stop(index)
         return Failure(client, died[index])
 
     def _actor(self, index: int) -> Any:
-        """The actor, started if it is not there (any more)."""
+        """The actor, started if it does not run."""
         if self._actors[index] is None:
             for folder in self._stores:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +230,7 @@ class RayEngine:
             self._actors[index] = build.remote(self.plan, self.keep, self.cpus, *self._payloads[index])
         return self._actors[index]
 
-    def _end(self, index: int) -> None:
+    def _stop(self, index: int) -> None:
         actor, self._actors[index] = self._actors[index], None
         if actor is not None:
             self._ray.kill(actor)
@@ -160,49 +238,91 @@ class RayEngine:
     def close(self) -> None:
         """End the actors, and Ray itself if it was started for this engine."""
         for index in range(len(self._actors)):
-            self._end(index)
+            self._stop(index)
         if self._started:
             self._ray.shutdown()
 
 
 class ClientActor:
-    """What an actor is: clients, run by the local engine."""
+    """The code of an actor: a local engine with the actor's clients.
+
+    Parameters
+    ----------
+    plan, keep
+        As in `LocalEngine`.
+    cpus
+        The number of threads of the process, rounded down.
+    own, common, *shared
+        The clients as `_share_objects` packs them.
+    """
 
     def __init__(
-        self, plan: ExecutionPlan, keep: bool, cpus: float, own: list[Any], common: list[int], *things: Any
+        self, plan: ExecutionPlan, keep: bool, cpus: float, own: list[Any], common: list[int], *shared: Any
     ) -> None:
-        self.members = {client.id: client for client in _rebuild_clients(own, common, things, cpus)}
-        self.engine = LocalEngine(list(self.members.values()), plan, keep=keep)
+        self.clients = {client.id: client for client in _rebuild_clients(own, common, shared, cpus)}
+        self.engine = LocalEngine(list(self.clients.values()), plan, keep=keep)
 
     def serve(self, asked: Sequence[tuple[str, int]], *requests: Request) -> Iterator[Reply | Failure]:
-        """The answers of the clients asked, each with the number of its request."""
+        """Run one step of each client that has a request.
+
+        Parameters
+        ----------
+        asked
+            The ids of the clients, each with the index of its request.
+        *requests
+            The distinct requests.
+
+        Yields
+        ------
+        Reply or Failure
+            One answer for each client.
+
+        Raises
+        ------
+        StorageError
+            If the node does not see the run directory.
+        """
         for client, _ in asked:
-            store = self.members[client].store
+            store = self.clients[client].store
             if isinstance(store, DiskStore) and not store.folder.is_dir():
                 raise StorageError(
                     f"The node {platform.node()} of the Ray cluster does not see {store.folder}; --out must name a "
                     f"directory that all nodes share."
                 )
-        # no yield from: Ray sends into the generator, and the list iterators underneath take nothing
+        # not `yield from`: Ray calls `send` on the generator, and list iterators have no such method
         for answer in self.engine.exchange({client: requests[number] for client, number in asked}):  # noqa: UP028
             yield answer
 
 
 def actors_that_fit(nodes: Iterable[Mapping[str, float]], cpus: float, gpus: float) -> int:
-    """How many actors the nodes can hold at once.
+    """Return the number of actors that the nodes of a cluster hold.
 
+    Parameters
+    ----------
+    nodes
+        The resources of each node: the numbers of "CPU" and "GPU".
+    cpus, gpus
+        The resources of each actor.
+
+    Returns
+    -------
+    int
+        The sum over nodes.
+
+    Examples
+    --------
     >>> actors_that_fit([{"CPU": 4, "GPU": 1}, {"CPU": 3}], cpus=2, gpus=0)
     3
     >>> actors_that_fit([{"CPU": 4, "GPU": 1}, {"CPU": 3}], cpus=1, gpus=0.5)
     2
     """
-    wanted = {"CPU": cpus, "GPU": gpus}
-    room = [min(node.get(kind, 0) / each for kind, each in wanted.items() if each) for node in nodes]
-    return sum(math.floor(actors + 1e-9) for actors in room)
+    needed = {"CPU": cpus, "GPU": gpus}
+    capacity = [min(node.get(kind, 0) / each for kind, each in needed.items() if each) for node in nodes]
+    return sum(math.floor(actors + 1e-9) for actors in capacity)
 
 
-def _imported() -> Any:
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it, Ray warns of its own future
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray prints a FutureWarning
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         return importlib.import_module("ray")
@@ -211,26 +331,26 @@ def _imported() -> Any:
 
 
 def _connect(ray: Any) -> bool:
-    """Join the cluster at RAY_ADDRESS, or start a Ray here; false where that is somebody's business already."""
+    """Join the cluster at RAY_ADDRESS or start Ray on this machine; false if Ray is initialized already."""
     if ray.is_initialized():
         return False
     address = os.environ.get("RAY_ADDRESS") or "local"
     try:
         ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:  # Ray raises plain ones too
+    except Exception as error:  # Ray raises exceptions of many types
         raise TrustmixError(f'Ray could not be reached or started ("{address}"): {error}') from error
     return True
 
 
 def _share_objects(ray: Any, shares: Sequence[Sequence[Client]]) -> list[list[Any]]:
-    """For each share what its actor unpacks: its own clients, and references to what they have in common with others.
+    """For each actor the arguments of `_rebuild_clients`: its clients, and references to data that clients share.
 
-    Tensors travel as arrays, which processes of one node read in the object store without a copy.
+    Tensors are sent as arrays, which the processes of a node read in the object store without a copy.
     """
-    ray.util.register_serializer(torch.Tensor, serializer=_array, deserializer=_tensor)
+    ray.util.register_serializer(torch.Tensor, serializer=_to_array, deserializer=_to_tensor)
     try:
-        things = {id(thing): thing for share in shares for c in share for thing in (c.public, c.test)}
-        stored = {key: ray.put(thing) for key, thing in things.items()}
+        shared = {id(data): data for share in shares for c in share for data in (c.public, c.test)}
+        stored = {key: ray.put(data) for key, data in shared.items()}
         payloads = []
         for share in shares:
             own = [(client, id(client.public), id(client.test)) for client in map(copy.copy, share)]
@@ -243,25 +363,27 @@ def _share_objects(ray: Any, shares: Sequence[Sequence[Client]]) -> list[list[An
         ray.util.deregister_serializer(torch.Tensor)
 
 
-def _rebuild_clients(own: Sequence[Any], common: Sequence[int], things: Sequence[Any], cpus: float) -> list[Client]:
-    """The clients of an actor, whole again, in a process that keeps to its processors."""
+def _rebuild_clients(own: Sequence[Any], common: Sequence[int], shared: Sequence[Any], cpus: float) -> list[Client]:
+    """The clients of an actor with their shared data, in a process with as many threads as the actor has CPUs."""
     torch.set_num_threads(max(1, int(cpus)))
-    shared = dict(zip(common, things, strict=True))
+    by_key = dict(zip(common, shared, strict=True))
     for client, public, test in own:
-        vars(client).update(public=shared[public], test=shared[test])
+        vars(client).update(public=by_key[public], test=by_key[test])
     return [client for client, *_ in own]
 
 
-def _choose(wanted: dict[str, str], cpus: float, own: Any, common: Any, *things: Any) -> tuple[ExecutionPlan, str]:
-    return select_plan(_rebuild_clients(own, common, things, cpus), **wanted, workers=1)
+def _select_plan_in_actor(
+    settings: dict[str, str], cpus: float, own: Any, common: Any, *shared: Any
+) -> tuple[ExecutionPlan, str]:
+    return select_plan(_rebuild_clients(own, common, shared, cpus), **settings, workers=1)
 
 
-def _array(tensor: torch.Tensor) -> tuple[Any, torch.dtype, torch.Size]:
+def _to_array(tensor: torch.Tensor) -> tuple[Any, torch.dtype, torch.Size]:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy(), tensor.dtype, tensor.shape
 
 
-def _tensor(stored: tuple[np.ndarray[Any, Any], torch.dtype, torch.Size]) -> torch.Tensor:
+def _to_tensor(stored: tuple[np.ndarray[Any, Any], torch.dtype, torch.Size]) -> torch.Tensor:
     array, dtype, shape = stored
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it cannot be written to is what it is for
+        warnings.simplefilter("ignore")  # the array is read-only, as it must be in the object store
         return torch.from_numpy(array).view(dtype).view(shape)

@@ -1,8 +1,8 @@
-"""Many small clients trained as one: their parameters stacked, every step a batched product over all of them.
+"""Vectorized training: many small models with stacked parameters, trained by batched operations.
 
-A small model's step costs mostly the calls, not the arithmetic, and stacking pays for the calls once. Each client keeps
-its own data, order and optimiser; clients with fewer steps drop out early, shorter batches are padded with weight zero.
-Models that draw random numbers or update buffers while training (dropout, batch norm) cannot be stacked.
+A step of a small model costs mostly function calls, and stacking pays for the calls once. Each client keeps its own
+data, order and optimiser state. Clients with fewer steps end earlier, and shorter batches are padded with weight zero.
+Models that draw random numbers or update buffers in training (dropout, batch norm) cannot be stacked.
 """
 
 import time
@@ -20,9 +20,18 @@ from trustmix.federation import TrainingJob
 
 
 def stack_key(job: TrainingJob) -> Hashable:
-    """Jobs of equal likeness can be stacked: the same architecture, the same way of learning, the same kind of data.
+    """Return the key of a job: jobs with equal keys can be stacked.
 
-    Augmented data and private gradients are each job's own: such a job is like no other.
+    Parameters
+    ----------
+    job
+        The training job of one client.
+
+    Returns
+    -------
+    Hashable
+        The architecture, the parameter shapes, the shape and type of a sample, the training settings and the hardware.
+        A job with augmented data or differentially private gradients has a key of its own.
     """
     if job.augment != "none" or job.noise is not None:
         return id(job)
@@ -32,7 +41,23 @@ def stack_key(job: TrainingJob) -> Hashable:
 
 
 def train_stacked(jobs: Sequence[TrainingJob]) -> list[float]:
-    """Do all jobs, which must be of equal likeness; gives the last loss of each. Nothing is changed if it fails."""
+    """Train all jobs as one; no model and no optimiser is changed if it fails.
+
+    Parameters
+    ----------
+    jobs
+        Training jobs with equal stack keys.
+
+    Returns
+    -------
+    list of float
+        The last loss of each job.
+
+    Raises
+    ------
+    RuntimeError
+        If the models cannot be stacked.
+    """
     begin = time.perf_counter()
     ranking = sorted(range(len(jobs)), key=lambda i: (-len(jobs[i].order), _steps_so_far(jobs[i])))
     jobs = [jobs[i] for i in ranking]
@@ -45,10 +70,10 @@ def train_stacked(jobs: Sequence[TrainingJob]) -> list[float]:
         index, weight = index.to(inputs.device), weight.to(inputs.device)
         with jobs[0].hardware.autocast():
             logits = stack.forward(inputs[index + input_offsets[:active]])
-            wanted = targets[index + target_offsets[:active]].flatten(0, 1)
-            each = cross_entropy(logits.flatten(0, 1), wanted, reduction="none").view(weight.shape)
-        loss = (each * weight).sum(1)
-        stack.descend(loss.sum(), active)
+            expected = targets[index + target_offsets[:active]].flatten(0, 1)
+            losses_per_sample = cross_entropy(logits.flatten(0, 1), expected, reduction="none").view(weight.shape)
+        loss = (losses_per_sample * weight).sum(1)
+        stack.step(loss.sum(), active)
         losses[:active] = loss.detach()
     stack.unstack(jobs)
     for job in jobs:
@@ -59,13 +84,13 @@ def train_stacked(jobs: Sequence[TrainingJob]) -> list[float]:
 class _Stack:
     """The parameters of all clients, each stacked to (clients, *shape), and one optimiser for all of them.
 
-    Optimisers work number by number, so clients that have taken as many steps so far, and have as many to take, share
-    one block of rows and one step count; often that is all of them.
+    Optimisers work elementwise, so clients with the same number of steps taken and to take share one block of rows and
+    one step count; often that is all of them.
     """
 
     def __init__(self, jobs: Sequence[TrainingJob]) -> None:
         self.template = jobs[0].model.train()
-        _check_alike([job.model for job in jobs])
+        _validate_stackable([job.model for job in jobs])
         self.models = [_trainable(job.model) for job in jobs]
         self.leaves = {
             name: torch.stack([model[name].detach() for model in self.models]).requires_grad_()
@@ -80,41 +105,40 @@ class _Stack:
         self.optimizer = jobs[0].training.make_optimizer(rows for block in self.blocks for rows in block.values())
         for block, end in zip(self.blocks, self.ends, strict=True):
             for name, rows in block.items():
-                members = range(end - len(rows), end)
-                states = [jobs[i].optimizer.state.get(self.models[i][name], {}) for i in members]
-                self.optimizer.state[rows] = _together(states, self.models[0][name])
+                clients = range(end - len(rows), end)
+                states = [jobs[i].optimizer.state.get(self.models[i][name], {}) for i in clients]
+                self.optimizer.state[rows] = _stack_states(states, self.models[0][name])
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Logits (active, batch, C) of the first clients, each on its own inputs."""
         active = len(inputs)
-        everybody = active == len(self.models)
-        named = {name: leaf if everybody else leaf[:active] for name, leaf in self.leaves.items()}
-
+        all_active = active == len(self.models)
+        named = {name: leaf if all_active else leaf[:active] for name, leaf in self.leaves.items()}
         buffers = {name: buffer.clone() for name, buffer in self.template.named_buffers()}
 
-        def one(parameters: dict[str, torch.Tensor], batch: torch.Tensor) -> Any:
+        def forward_one(parameters: dict[str, torch.Tensor], batch: torch.Tensor) -> Any:
             tensors = {**parameters, **buffers}
             logits = functional_call(self.template, tensors, (batch,))
             if any(tensors[name] is not buffer for name, buffer in buffers.items()):
                 raise RuntimeError("a model that replaces its buffers cannot be stacked")
             return logits
 
-        logits: torch.Tensor = vmap(one, randomness="error")(named, inputs)
+        logits: torch.Tensor = vmap(forward_one, randomness="error")(named, inputs)
         if not all(torch.equal(buffers[name], buffer) for name, buffer in self.template.named_buffers()):
             raise RuntimeError("a model that updates its buffers cannot be stacked")
         return logits
 
-    def descend(self, loss: torch.Tensor, active: int) -> None:
-        """One step of the active clients; the losses of different clients share no parameter."""
+    def step(self, loss: torch.Tensor, active: int) -> None:
+        """One optimiser step of the active clients; the losses of different clients share no parameter."""
         gradients = torch.autograd.grad(loss, list(self.leaves.values()))
         for block, end in zip(self.blocks, self.ends, strict=True):
             for rows, gradient in zip(block.values(), gradients, strict=True):
-                # fused optimisers read gradients in memory order, whatever their strides
+                # fused optimisers read gradients in memory order and ignore strides
                 rows.grad = gradient[end - len(rows) : end].contiguous() if end <= active else None
         self.optimizer.step()
 
     def unstack(self, jobs: Sequence[TrainingJob]) -> None:
-        """Put parameters and optimiser states back where they came from."""
+        """Copy parameters and optimiser states back to the jobs."""
         for block, end in zip(self.blocks, self.ends, strict=True):
             for name, rows in block.items():
                 state = self.optimizer.state[rows]
@@ -122,13 +146,15 @@ class _Stack:
                     parameter = self.models[i][name]
                     parameter.data.copy_(rows.detach()[row])
                     jobs[i].optimizer.state[parameter] = {
-                        key: torch.empty_like(parameter).copy_(value[row]) if _is_like(value, rows) else _copy(value)
+                        key: torch.empty_like(parameter).copy_(value[row])
+                        if _has_shape_of(value, rows)
+                        else _copy(value)
                         for key, value in state.items()
                     }
 
 
-def _check_alike(models: Sequence[nn.Module]) -> None:
-    """Refuse models that differ in more than their trainable parameters, or that keep statistics of their batches."""
+def _validate_stackable(models: Sequence[nn.Module]) -> None:
+    """Raise if the models differ in more than their trainable parameters, or have batch norm."""
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in models[0].modules()):
         raise RuntimeError("batch norm cannot be stacked")
     fixed = [[*(p for p in model.parameters() if not p.requires_grad), *model.buffers()] for model in models]
@@ -136,21 +162,21 @@ def _check_alike(models: Sequence[nn.Module]) -> None:
         raise RuntimeError("models whose frozen parts differ cannot be stacked")
 
 
-def _together(states: Sequence[dict[str, Any]], parameter: torch.Tensor) -> dict[str, Any]:
-    """One parameter's optimiser states of several clients as one; a single number (the step) is the same for all."""
+def _stack_states(states: Sequence[dict[str, Any]], parameter: torch.Tensor) -> dict[str, Any]:
+    """The optimiser states of one parameter of several clients as one; a scalar (the step) is the same for all."""
     return {
-        key: torch.stack([state[key] for state in states]) if _is_like(value, parameter) else _copy(value)
+        key: torch.stack([state[key] for state in states]) if _has_shape_of(value, parameter) else _copy(value)
         for key, value in states[0].items()
     }
 
 
-def _is_like(value: Any, parameter: torch.Tensor) -> bool:
-    """Whether a piece of optimiser state has an entry for each number of the parameter, unlike the step count."""
+def _has_shape_of(value: Any, parameter: torch.Tensor) -> bool:
+    """Whether an entry of an optimiser state has the shape of its parameter, unlike the step count."""
     return torch.is_tensor(value) and value.shape == parameter.shape
 
 
 def _steps_so_far(job: TrainingJob) -> float:
-    """The optimiser's step count, 0 where it keeps none."""
+    """The step count of the optimiser, 0 if it has none."""
     first = next(iter(_trainable(job.model).values()))
     return float(job.optimizer.state.get(first, {}).get("step", 0))
 
@@ -164,7 +190,7 @@ def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _pool(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """All samples as one tensor, and where each client's begin in it (clients, 1); a shared set is not copied."""
+    """All samples as one tensor, and the first index of each client in it (clients, 1); a shared set is not copied."""
     if all(tensor is tensors[0] for tensor in tensors):
         return tensors[0], torch.zeros(len(tensors), 1, dtype=torch.int64, device=tensors[0].device)
     lengths = torch.tensor([0, *(len(tensor) for tensor in tensors[:-1])])
@@ -172,7 +198,7 @@ def _pool(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _batches(jobs: Sequence[TrainingJob]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """For each step, sample indices (active, batch) and weights that make each client's sum of losses a mean."""
+    """For each step, sample indices and weights, both (active, batch); the weights of each client sum to one."""
     lengths = [len(job.order) for job in jobs]
     for step in range(lengths[0]):
         orders = [job.order[step] for job, length in zip(jobs, lengths, strict=True) if length > step]

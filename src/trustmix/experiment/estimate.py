@@ -13,7 +13,7 @@ import torch
 
 from trustmix.density import PrecomputedScores
 from trustmix.engines import ExecutionPlan, select_plan
-from trustmix.engines.autotune import CLIENTS, measure_throughput
+from trustmix.engines.autotune import MAX_TRIAL_CLIENTS, measure_throughput
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.recipe import Recipe
@@ -68,7 +68,7 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
     plan, found = select_plan(
         clients, mode=wanted.mode, precision=wanted.precision, device=wanted.device, workers=wanted.workers
     )
-    rate = measure_throughput(clients[:CLIENTS], plan)
+    rate = measure_throughput(clients[:MAX_TRIAL_CLIENTS], plan)
     if rate == 0:
         raise TrustmixError("A trial of some training steps failed; `trustmix run` says which client fails and why.")
     exchanges = recipe.method.exchanges == "predictions"
