@@ -7,7 +7,7 @@ import torch
 
 from trustmix import Labelled, Recipe
 from trustmix.data import from_arrays, load
-from trustmix.experiment.previews import PIXELS, describe_samples, thumbnails
+from trustmix.experiment.previews import MAX_PIXELS, describe_samples, thumbnails
 
 
 def test_small_images_are_kept_as_they_are() -> None:
@@ -18,7 +18,7 @@ def test_small_images_are_kept_as_they_are() -> None:
 
 def test_large_images_shrink_and_other_numbers_are_stretched_to_bytes() -> None:
     shrunk = thumbnails(torch.linspace(-3, 5, 2 * 128 * 96).reshape(2, 1, 128, 96))
-    assert shrunk.shape == (2, 1, PIXELS, 48)
+    assert shrunk.shape == (2, 1, MAX_PIXELS, 48)
     assert (int(shrunk.min()) < 3, int(shrunk.max()) > 252) == (True, True)
 
 

@@ -33,8 +33,8 @@ def predict_command(
     write_npz(out, answers.arrays())
     known = int((answers.samples.labels >= 0).sum())
     typer.echo(f"samples: {len(answers.logits)}, classes: {len(answers.classes)}")
-    for name, told, probability in answers.lines() if len(answers.logits) <= SHOWN else ():
-        typer.echo(f"{name}: {told} ({100 * probability:.0f} %)")
+    for name, label, probability in answers.lines() if len(answers.logits) <= SHOWN else ():
+        typer.echo(f"{name}: {label} ({100 * probability:.0f} %)")
     if answers.accuracy is not None:
         typer.echo(f"Accuracy: {100 * answers.accuracy:.1f} % (samples with a label: {known})")
     typer.echo(f"Predictions: {out}")
@@ -57,11 +57,11 @@ def mix_command(
 
     Example: trustmix mix a.npz b.npz c.npz --out teacher.npz
     """
-    from trustmix.experiment.prediction_files import check_ending, mix_files, write_teacher
+    from trustmix.experiment.prediction_files import mix_files, validate_output_name, write_teacher
 
     if tau is not None and rule is not None:
         raise TrustmixError("--rule and --tau exclude each other; give one of them.")
-    check_ending(out)
+    validate_output_name(out)
     teacher, names = mix_files(files, rule or "suwa" if tau is None else tau)
     write_teacher(out, teacher, names)
     samples, classes = teacher.probabilities.shape

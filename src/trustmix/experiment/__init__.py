@@ -1,4 +1,4 @@
-"""Recipes, runs and sweeps."""
+"""Recipes, the federations built from them, runs and their directories."""
 
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.recipe import Recipe, builtin_recipes

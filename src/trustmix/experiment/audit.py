@@ -1,4 +1,4 @@
-"""An audit of a finished run: membership inference against it, on purpose."""
+"""The privacy audit of a finished run: membership inference attacks against its uploads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +14,54 @@ from trustmix.experiment.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found out about one run."""
+    """The result of the audit of one run.
+
+    Parameters
+    ----------
+    folder : Path
+        The run directory.
+    epsilon : float or None
+        The privacy budget of the recipe; None for a run without differential privacy.
+    accuracy : float or None
+        The mean accuracy of the clients in the last round, a fraction.
+    findings : sequence of AttackResult
+        One result per attack.
+    """
 
     folder: Path
     epsilon: float | None
-    """Promised by the recipe."""
     accuracy: float | None
-    """The final one."""
     findings: Sequence[AttackResult]
 
 
 def audit(folder: Path) -> Audit:
-    """Attack a finished run."""
+    """Run membership inference attacks against a finished run.
+
+    Parameters
+    ----------
+    folder : Path
+        The run directory. The data of the recipe must be on this machine.
+
+    Returns
+    -------
+    Audit
+        The success of every attack.
+
+    Raises
+    ------
+    TrustmixError
+        If the directory holds no finished run, or a run in which clients do not distil from each other's predictions.
+
+    Examples
+    --------
+    >>> import tempfile, trustmix as tm
+    >>> small = {"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = tm.run(small, out=folder)
+    ...     found = audit(Path(folder))
+    >>> found.epsilon is None and all(0 <= result.auc <= 1 for result in found.findings)
+    True
+    """
     record = RunDirectory(folder)
     if not record.finished:
         raise TrustmixError(
@@ -36,8 +72,9 @@ def audit(folder: Path) -> Audit:
     if method.client != "distillation" or method.pooled_data:
         raise TrustmixError(f"{folder} is a run of {recipe.rule}; the audit is of rules that mix predictions.")
     rounds = record.rounds()
-    quiet = ["engine.name=local", "engine.mode=sequential", "faults.crash=0", "faults.late=0"]
-    honest = recipe.model_copy(update={"attack": AttackConfig()})  # liars train honestly, and it is about training
-    with build_federation(Recipe.load(honest, quiet), record) as experiment:
+    without_faults = ["engine.name=local", "engine.mode=sequential", "faults.crash=0", "faults.late=0"]
+    # Byzantine clients train as the others do and change only their uploads; the audit is of the training.
+    honest = recipe.model_copy(update={"attack": AttackConfig()})
+    with build_federation(Recipe.load(honest, without_faults), record) as experiment:
         findings = infer_membership(experiment.clients, len(rounds), method.aggregator)
     return Audit(folder, recipe.privacy.epsilon, rounds[-1].accuracy_mean, findings)

@@ -1,4 +1,7 @@
-"""The federation of a recipe, built and checked: clients with their samples and models, engine, server."""
+"""Build the federation of a recipe: clients with their samples and models, the engine and the server.
+
+Recipe, data and models are checked together here, before the first epoch.
+"""
 
 import logging
 import shutil
@@ -46,25 +49,25 @@ from trustmix.privacy import PrivacyBudget, validate_dp_model
 log = logging.getLogger(__name__)
 
 TRAINING_COPIES = 6
-"""A model in training takes about this many times its parameters: gradients, two moments, a stack, a copy to store."""
+"""The memory of a model in training, in multiples of its parameters: gradients, two moments, a stack, a stored copy."""
 
 
 @dataclass
 class Experiment:
-    """A recipe, built: a context manager that ends workers and removes what is temporary.
+    """A federation that is ready to run; as a context manager it ends workers and removes temporary files.
 
     Parameters
     ----------
-    recipe
-        The recipe with the engine resolved: how clients are run is chosen once, and written down.
-    federation
-        The server and its engine, ready to run.
-    data
-        What the recipe's data section names.
-    clients
-        The clients as they are in this process; those of worker processes go on elsewhere.
-    temporary
-        A folder for states of clients without a run directory, if there is one.
+    recipe : Recipe
+        The recipe with the engine's choices filled in, as the run directory records it.
+    federation : Federation
+        The server and its engine.
+    data : Dataset
+        The data set of the recipe.
+    clients : sequence of Client
+        The clients of this process; worker processes train copies of them.
+    temporary : Path, optional
+        The folder for client states of a run without a run directory.
     """
 
     recipe: Recipe
@@ -94,32 +97,38 @@ def build_federation(
     data: Dataset | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Experiment:
-    """Build the federation of a recipe; everything is checked that can be checked before the first epoch.
+    """Build the federation of a recipe, and check everything that can be checked before the first epoch.
 
     Parameters
     ----------
-    recipe
-        What to build.
-    record
-        The run directory, if there is one: states of clients and the record of trust go there.
-    data
-        The recipe's data, where they are loaded already.
-    callbacks
-        What watches the run, beside the recorder of trust.
+    recipe : Recipe
+        The recipe to build.
+    record : RunDirectory, optional
+        The run directory, which keeps the states of clients and the weights of clients in each teacher.
+    data : Dataset, optional
+        The data of the recipe, if they are loaded already.
+    callbacks : sequence of Callback
+        Observers of the run, besides the recorder of client weights.
 
     Returns
     -------
     Experiment
-        Close it, or use it as a context manager.
+        A context manager; without `with`, call `close`.
 
     Raises
     ------
     TrustmixError
         If the recipe, the data and the models do not go together.
+
+    Examples
+    --------
+    >>> with build_federation(Recipe.load("demo", ["clients=5", "engine.mode=sequential"])) as experiment:
+    ...     len(experiment.clients)
+    5
     """
     recipe.validate_method()
     resolve_density(recipe.density.kind)
-    given, method = recipe, recipe.method
+    original, method = recipe, recipe.method
     recipe = _centralized(recipe) if method.pooled_data else recipe
     data = data or load_data(recipe)
     if data.public_only:
@@ -144,15 +153,18 @@ def build_federation(
     if student is not None:
         student.to_device(setup.hardware, keep=True)
     recorder = build_trust_recorder(recipe, data, public, classes, record.path) if record else None
-    watching = [*([recorder] if recorder else []), *callbacks]
+    observers = [*([recorder] if recorder else []), *callbacks]
     engine = _wrap_engine(recipe, setup.engine, shared)
-    federation = build_server(recipe, engine, shared, public.labels, classes, student, watching)
-    resolved = given.resolve_engine({**setup.resolved, "store": "memory" if keep else "disk"})
+    federation = build_server(recipe, engine, shared, public.labels, classes, student, observers)
+    resolved = original.resolve_engine({**setup.resolved, "store": "memory" if keep else "disk"})
     return Experiment(resolved, federation, data, clients, temporary)
 
 
 def _state_folder(recipe: Recipe, record: RunDirectory | None, keep: bool) -> tuple[Path | None, Path | None]:
-    """Where clients keep their states, and the temporary folder among them: a worker that dies loses its memory."""
+    """The folder of client states and, if it is temporary, the same folder to remove at the end.
+
+    States stay in memory only if all clients run in this process: a worker process that dies loses its memory.
+    """
     if record:
         return record.path / "checkpoint" / "clients", None
     in_this_process = (recipe.engine.name, recipe.engine.mode) == ("local", "sequential")
@@ -185,33 +197,33 @@ def build_client(
     simulated: bool = True,
     kind: str | None = None,
 ) -> Client:
-    """A client as the recipe wants it.
+    """Build a client with the settings of a recipe.
 
     Parameters
     ----------
-    recipe
-        How it trains and what it sends.
-    id
-        Its own id.
-    model
-        Builds its initial model.
-    share
-        Its private and its calibration samples.
-    public
+    recipe : Recipe
+        The recipe; its sections train, wire, privacy and density apply.
+    id : str
+        The id of the client.
+    model : ModelFactory
+        Builds the initial model.
+    share : pair of Labelled
+        The private and the calibration samples.
+    public : Public
         The shared set.
-    test
-        What accuracy is measured on, if anything.
-    folder
-        Where its states lie; in memory if None.
-    simulated
+    test : Labelled or None
+        The test set; None measures no accuracy.
+    folder : Path or None
+        The folder of the client's states; None keeps them in memory.
+    simulated : bool
         Whether the noise of [privacy] is drawn from the seed, so that the run can be repeated.
-    kind
-        A name in CLIENTS; that of the recipe's method if None.
+    kind : str, optional
+        A name in CLIENTS; by default that of the recipe's method.
 
     Returns
     -------
     Client
-        Of that kind.
+        A client of that kind.
     """
     return CLIENTS.get(kind or recipe.method.client)(
         id=id,
@@ -243,7 +255,30 @@ def build_server(
     student: Client | None,
     callbacks: Sequence[Callback] = (),
 ) -> Federation:
-    """The server of the recipe's method, guarded where the recipe and the method allow it."""
+    """Build the server of the recipe's method, with a guard if the recipe turns it on and the method has one.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe.
+    engine : Engine
+        Runs the clients.
+    public : Public
+        The shared set.
+    public_labels : torch.Tensor
+        (N,), class indices of the public samples for measurement only; -1 means unknown.
+    client_classes : mapping of str to torch.Tensor
+        By client id: the indices of the classes that the client holds, for measurement only.
+    student : Client or None
+        The server's own model.
+    callbacks : sequence of Callback
+        Observers of the run.
+
+    Returns
+    -------
+    Federation
+        The server.
+    """
     method = recipe.method
     return Federation(
         clients=engine,
@@ -261,22 +296,56 @@ def build_server(
 
 
 def build_student(recipe: Recipe, data: Dataset, like: Client, folder: Path | None) -> Client | None:
-    """The server's own model, which learns from teachers alone; where weights are shared, the one all begin with."""
+    """Build the server's own model, which learns from teachers alone.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe.
+    data : Dataset
+        The data set, for the shape of inputs and the classes.
+    like : Client
+        A client, whose training settings, public set and test set the student shares.
+    folder : Path or None
+        The folder of client states; None keeps the state in memory.
+
+    Returns
+    -------
+    Client or None
+        The student; the initial global model for a method that averages weights; otherwise None.
+    """
     if recipe.student is None and recipe.method.exchanges != "weights":
         return None
-    wanted = recipe.student or recipe.models[0]
-    factory = client_model_factory(recipe, data, wanted, STUDENT)
+    factory = client_model_factory(recipe, data, recipe.student or recipe.models[0], STUDENT)
     validate_model(factory, probe_inputs(data.train.inputs))
-    nothing = like.private[torch.zeros(0, dtype=torch.int64)]
+    empty = like.private[torch.zeros(0, dtype=torch.int64)]
     training = like.training if recipe.student is None else replace(like.training, public_epochs=recipe.student.epochs)
     store = DiskStore(folder / STUDENT) if folder else MemoryStore()
-    return Client(STUDENT, factory, nothing, nothing, like.public, like.test, training, seed=recipe.seed, store=store)
+    return Client(STUDENT, factory, empty, empty, like.public, like.test, training, seed=recipe.seed, store=store)
 
 
 def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
-    """Each client's model, the listed models dealt in turn; one of each kind is tried on real inputs."""
-    dealt = [recipe.models[index % len(recipe.models)] for index in range(recipe.clients)]
-    factories = [client_model_factory(recipe, data, model, str(index)) for index, model in enumerate(dealt)]
+    """Create the model factory of every client; each model of the recipe is tried on real inputs.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe, whose models are assigned to the clients in turn.
+    data : Dataset
+        The data set, for the shape of inputs and the classes.
+
+    Returns
+    -------
+    list of ModelFactory
+        One factory per client.
+
+    Raises
+    ------
+    TrustmixError
+        If a model cannot be built for the data, or has no features and the density needs them.
+    """
+    models = [recipe.models[index % len(recipe.models)] for index in range(recipe.clients)]
+    factories = [client_model_factory(recipe, data, model, str(index)) for index, model in enumerate(models)]
     for factory in factories[: len(recipe.models)]:
         model = validate_model(factory, inputs := probe_inputs(data.train.inputs))
         if recipe.density.kind in FEATURES:
@@ -285,18 +354,66 @@ def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
 
 
 def client_model_factory(recipe: Recipe, data: Dataset, model: ModelConfig, owner: str) -> ModelFactory:
-    """What builds an owner's model for the data."""
+    """Create the factory of one model for the data.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe, for the seed.
+    data : Dataset
+        The data set, for the inputs and the classes.
+    model : ModelConfig
+        The model.
+    owner : str
+        The id of the client, or "student"; it selects the random stream of the initial weights.
+
+    Returns
+    -------
+    ModelFactory
+        Builds the model.
+    """
     return model_factory(model, InputSpec.from_dataset(data), recipe.seed, owner)
 
 
 def probe_inputs(inputs: torch.Tensor) -> torch.Tensor:
-    """Two inputs to try a model on: of texts the longest, and the one with the largest token id."""
+    """Select two inputs to try a model on.
+
+    Parameters
+    ----------
+    inputs : torch.Tensor
+        (n, ...), the inputs of a data set.
+
+    Returns
+    -------
+    torch.Tensor
+        (2, ...): for texts the longest one and the one with the largest token id, otherwise the first two inputs.
+
+    Examples
+    --------
+    >>> probe_inputs(torch.tensor([[1, -1, -1], [2, 3, 4], [9, -1, -1]])).tolist()
+    [[2, 3, 4], [9, -1, -1]]
+    """
     sizes = token_lengths(inputs)
     return inputs[:2] if sizes is None else inputs[torch.stack([sizes.argmax(), inputs.amax(1).argmax()])]
 
 
 def validate_privacy(recipe: Recipe, inputs: torch.Tensor, clients: Sequence[Client]) -> None:
-    """Find all noise before the first epoch, and refuse models that cannot be trained with it."""
+    """Check the [privacy] settings against models and data sizes; the noise of every client is computed here.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe; without privacy.epsilon nothing is checked.
+    inputs : torch.Tensor
+        (n, ...), inputs of the data set to try the models on.
+    clients : sequence of Client
+        The clients, in the order in which models were assigned.
+
+    Raises
+    ------
+    TrustmixError
+        If a model cannot be trained with DP-SGD, privacy.delta is too large for a client, or no noise reaches epsilon.
+    """
     if recipe.privacy.epsilon is None:
         return
     if recipe.privacy.mechanism == "training":
@@ -313,26 +430,26 @@ def validate_privacy(recipe: Recipe, inputs: torch.Tensor, clients: Sequence[Cli
 
 
 def _privacy(recipe: Recipe, *, simulated: bool) -> PrivacyBudget | None:
-    """What clients promise; where it is simulated, with noise that can be repeated, as the run can."""
-    wanted = recipe.privacy
-    if wanted.epsilon is None:
+    """The privacy budget of each client; None without privacy.epsilon."""
+    config = recipe.privacy
+    if config.epsilon is None:
         return None
     return PrivacyBudget(
-        wanted.epsilon, recipe.rounds, wanted.delta, wanted.mechanism, wanted.clip, simulated=simulated
+        config.epsilon, recipe.rounds, config.delta, config.mechanism, config.clip, simulated=simulated
     )
 
 
 def _centralized(recipe: Recipe) -> Recipe:
-    """The fully informed reference: one client with |D_i| + |D_pub| labelled samples of all classes."""
+    """The recipe of the centralized reference: one client with |D_i| + |D_pub| labelled samples of all classes."""
     samples = recipe.split.samples_per_client + recipe.public.samples
     split = recipe.split.model_copy(update={"kind": "homogeneous", "samples_per_client": samples})
-    all_to_train = recipe.density.model_copy(update={"calibration": "holdout", "holdout": 1e-9})  # one a class is kept
+    all_to_train = recipe.density.model_copy(update={"calibration": "holdout", "holdout": 1e-9})  # keeps one per class
     fields = {"clients": 1, "split": split, "density": all_to_train, "public": PublicConfig(samples=1)}
     return recipe.model_copy(update=fields)
 
 
 def _fits_in_memory(recipe: Recipe, factories: Sequence[ModelFactory]) -> bool:
-    """Whether models stay in memory between rounds: by default if all of them, with what training adds, fit in half."""
+    """Whether models stay in memory between rounds; by default if all of them in training take less than half of it."""
     if recipe.engine.store != "auto":
         return recipe.engine.store == "memory"
     one_of_each = factories[: len(recipe.models)]

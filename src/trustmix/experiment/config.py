@@ -1,4 +1,7 @@
-"""The sections of a recipe: what each setting is, what it is if not set, and what is refused by itself."""
+"""The sections of a recipe: the meaning, the default and the valid values of every setting.
+
+Rules between settings of different sections are in `recipe`.
+"""
 
 import inspect
 from typing import Annotated, Any, Literal
@@ -20,27 +23,27 @@ Part = Annotated[float, Field(gt=0, le=1)]
 Chance = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _known(registry: Registry[Any], name: str) -> str:
-    """The name, if it is registered; pydantic needs a plain ValueError, which the registry's error is."""
+def _validate_name(registry: Registry[Any], name: str) -> str:
+    """Return a registered name; the registry's error is a ValueError, which pydantic reports."""
     registry.get(name)
     return name
 
 
 class ConfigModel(BaseModel):
-    """Settings that belong together; what is not among them is refused."""
+    """A section of a recipe; an unknown setting is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Tau(ConfigModel):
-    """The tempered softmax at a temperature of one's own."""
+    """The rule softmax(tau * score) with a temperature chosen by the user."""
 
     model_config = ConfigDict(allow_inf_nan=True)
     tau: float = Field(ge=0)
 
 
 class DataConfig(ConfigModel):
-    """Which data; further settings are those of the data set's function, as `label` is of "text"."""
+    """The data set; further keys are parameters of the data set's function, such as `label` of "text"."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -55,12 +58,12 @@ class DataConfig(ConfigModel):
         if self.source is not None and self.path is not None:
             raise ValueError("path goes with name; a source finds its data itself")
         if self.name is not None:
-            _known(DATASETS, self.name)
+            _validate_name(DATASETS, self.name)
         return self
 
 
 class SplitConfig(ConfigModel):
-    """Who holds what."""
+    """The partition of the private data into clients."""
 
     kind: Literal["classes", "dirichlet", "homogeneous"] = Field(
         "classes", description="how classes are dealt: k to each client, by Dirichlet shares, or all to all"
@@ -73,7 +76,7 @@ class SplitConfig(ConfigModel):
 
 
 class PublicConfig(ConfigModel):
-    """The shared unlabelled set; with data, its further settings are those of that data set's function."""
+    """The shared unlabelled set; with `data`, further keys are parameters of that data set's function."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -84,7 +87,7 @@ class PublicConfig(ConfigModel):
     @model_validator(mode="after")
     def _data(self) -> "PublicConfig":
         if self.data is not None:
-            _known(DATASETS, self.data)
+            _validate_name(DATASETS, self.data)
         elif self.path is not None or self.model_extra:
             further = "path" if self.path is not None else next(iter(self.model_extra or {}))
             raise ValueError(f"{further} goes with public.data, which is not set")
@@ -92,7 +95,7 @@ class PublicConfig(ConfigModel):
 
 
 class ModelConfig(ConfigModel):
-    """One model; the options are those of the model's function."""
+    """One model; further keys are parameters of the model's function."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -104,18 +107,18 @@ class ModelConfig(ConfigModel):
         if (self.name is None) == (self.source is None):
             raise ValueError("give either name or source")
         if self.name is not None:
-            _known(MODELS, self.name)
+            _validate_name(MODELS, self.name)
         return self
 
 
 class StudentConfig(ModelConfig):
-    """A model that the server distils from every teacher; the options are those of the model's function."""
+    """The model that the server distils from every teacher; further keys are parameters of the model's function."""
 
     epochs: Positive = Field(1, description="epochs of distillation a round")
 
 
 class TrainConfig(ConfigModel):
-    """How clients learn."""
+    """The training of clients."""
 
     optimizer: str = Field("adam", description="the optimiser")
     lr: float = Field(1e-3, gt=0, description="learning rate")
@@ -129,11 +132,11 @@ class TrainConfig(ConfigModel):
     @field_validator("optimizer")
     @classmethod
     def _optimizer(cls, name: str) -> str:
-        return _known(OPTIMIZERS, name)
+        return _validate_name(OPTIMIZERS, name)
 
 
 class DensityConfig(ConfigModel):
-    """What tells who has seen such a sample, and what it is fitted on."""
+    """The density that scores how familiar a sample is to a client, and the samples it is fitted on."""
 
     kind: str = Field(
         "gaussians",
@@ -148,11 +151,11 @@ class DensityConfig(ConfigModel):
     @field_validator("kind")
     @classmethod
     def _kind(cls, name: str) -> str:
-        return name if ":" in name else _known(DENSITIES, name)
+        return name if ":" in name else _validate_name(DENSITIES, name)
 
 
 class EngineConfig(ConfigModel):
-    """Where clients run."""
+    """The engine that runs the clients."""
 
     name: str = Field("local", description="the engine that runs the clients")
     mode: Literal["auto", "sequential", "processes", "stacked"] = Field(
@@ -172,20 +175,20 @@ class EngineConfig(ConfigModel):
     @field_validator("name")
     @classmethod
     def _name(cls, name: str) -> str:
-        return _known(ENGINES, name)
+        return _validate_name(ENGINES, name)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that the engine takes."""
-        return {key: value for key, value in self if key in self._takes() and value is not None}
+        """The settings that are parameters of the engine's function and have a value."""
+        return {key: value for key, value in self if key in self._parameters() and value is not None}
 
-    def _takes(self) -> list[str]:
+    def _parameters(self) -> list[str]:
         parameters = inspect.signature(ENGINES.get(self.name)).parameters
         return [key for key in type(self).model_fields if key in parameters]
 
     @model_validator(mode="after")
-    def _taken(self) -> "EngineConfig":
-        takes = self._takes()
+    def _read_by_engine(self) -> "EngineConfig":
+        takes = self._parameters()
         for key, setting in type(self).model_fields.items():
             if key not in ("name", "store", *takes) and getattr(self, key) != setting.default:
                 raise ValueError(f'{key} is no setting of "{self.name}", which has {", ".join(takes)} and store')
@@ -201,7 +204,7 @@ class EngineConfig(ConfigModel):
 
 
 class WireConfig(ConfigModel):
-    """How messages travel."""
+    """The encoding of messages."""
 
     up: str = Field("float32", description="codec of uploads")
     down: str = Field("float32", description="codec of the teacher")
@@ -210,13 +213,13 @@ class WireConfig(ConfigModel):
     )
     delta: bool = Field(False, description="upload the difference to the last teacher where that is shorter")
     labels: LabelSharing = Field(
-        "none", description="tell the server which classes a client holds, or how many of each"
+        "none", description="share with the server which classes a client holds, or how many of each"
     )
 
     @field_validator("up", "down")
     @classmethod
     def _codec(cls, name: str) -> str:
-        return _known(CODECS, name)
+        return _validate_name(CODECS, name)
 
     @model_validator(mode="after")
     def _logits(self) -> "WireConfig":
@@ -226,7 +229,7 @@ class WireConfig(ConfigModel):
 
 
 class PrivacyConfig(ConfigModel):
-    """What clients promise of their uploads; nothing if epsilon is not set."""
+    """The differential privacy of uploads; none if epsilon is not set."""
 
     epsilon: float | None = Field(None, gt=0, description="of all rounds together; no noise if not set")
     delta: float = Field(1e-5, gt=0, lt=1, description="chance that the promise fails")
@@ -235,7 +238,7 @@ class PrivacyConfig(ConfigModel):
 
 
 class ParticipationConfig(ConfigModel):
-    """Who is asked, and who must answer."""
+    """The clients asked in each round, and how many of them must answer."""
 
     fraction: Part = Field(1.0, description="part of the clients asked each round")
     quorum: Part = Field(0.5, description="part of the asked clients that must answer")
@@ -243,23 +246,23 @@ class ParticipationConfig(ConfigModel):
 
 
 class FaultsConfig(ConfigModel):
-    """Faults on purpose."""
+    """Simulated faults of clients."""
 
     crash: Chance = Field(0.0, description="chance that a client crashes before its step, for studies")
     late: Chance = Field(0.0, description="chance that an answer comes too late")
 
 
 class GuardConfig(ConfigModel):
-    """Bounds on what one client can do to a teacher; for rules that share predictions."""
+    """Bounds on the influence of one client on a teacher, for rules that share predictions."""
 
     on: bool = Field(True, description="bound what one client can do to a teacher")
     cap: float = Field(0.8, ge=0.5, le=1, description="largest share of a sample's trust that one client can have")
 
 
 class AttackConfig(ConfigModel):
-    """Clients that lie on purpose."""
+    """Simulated Byzantine clients."""
 
-    kind: str | None = Field(None, description="what they do; nobody lies if not set")
+    kind: str | None = Field(None, description="what they do; no client lies if not set")
     share: Chance = Field(0.2, description="part of the clients that lie")
 
     @field_validator("kind")
@@ -269,7 +272,7 @@ class AttackConfig(ConfigModel):
 
 
 class TheoryConfig(ConfigModel):
-    """What is measured while a run goes on."""
+    """Measurements of the theory during a run."""
 
     every: Positive | None = Field(None, description="measure each n-th round into theory.jsonl")
     reference: Literal["model", "labels"] = Field(
@@ -278,7 +281,7 @@ class TheoryConfig(ConfigModel):
 
 
 class TrackConfig(ConfigModel):
-    """Where rounds are told besides rounds.jsonl."""
+    """Trackers that rounds are logged to, besides rounds.jsonl."""
 
     tensorboard: str | None = Field(None, description="a folder of TensorBoard's; the run gets one of its own in it")
     mlflow: str | None = Field(None, description="MLflow's tracking URI, or a folder for its database")

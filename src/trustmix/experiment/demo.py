@@ -1,4 +1,4 @@
-"""The demo: the same clients train alone, and learn from averaged, density-weighted and coupled teachers."""
+"""The demo: five methods on the same clients, from local training alone to the rule for shared label sets."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -18,17 +18,17 @@ def demo(
 
     Parameters
     ----------
-    recipe
-        What all have in common.
-    out
-        Each method gets a run directory in it.
-    show
-        Opens a display for a method and gives the callbacks that feed it.
+    recipe : Recipe
+        The settings that all methods share.
+    out : Path
+        The directory that gets one run directory per method.
+    show : callable
+        Takes the name of a method and returns a context manager, whose value is the callbacks of the run.
 
     Returns
     -------
-    dict
-        The rounds by rule.
+    dict of str to History
+        The rounds of every method, by the name of its rule.
     """
     histories = {}
     for rule in RULES:
@@ -40,7 +40,22 @@ def demo(
 
 
 def verdict(histories: dict[str, History], recipe: Recipe, classes: int) -> str:
-    """What the figures show, in a sentence made from them."""
+    """Describe the result of the demo in sentences made from its figures.
+
+    Parameters
+    ----------
+    histories : dict of str to History
+        The rounds of every method, as `demo` returns them.
+    recipe : Recipe
+        The recipe of the demo.
+    classes : int
+        The number of classes of the data set.
+
+    Returns
+    -------
+    str
+        The best accuracies, and whether weighing by density is better than averaging.
+    """
     best = {method: 100 * (history.best_accuracy or 0) for method, history in histories.items()}
     gain = max(best["uwa"], best["suwa"]) - best["avg"]
     held = recipe.split.classes_per_client

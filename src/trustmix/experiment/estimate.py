@@ -1,8 +1,8 @@
-"""What a run will cost, before it is run: bytes for every codec, memory, and time from a few timed steps.
+"""Estimate the cost of a run before it starts: bytes for every codec, memory, and time.
 
-Time is steps divided by the steps a second of a trial, plus everything that is predicted at the rate of a trial; so it
-is right for this machine, as busy as it is now. Bytes are those of a real message about some public samples, scaled
-up; as the model is still untrained, later messages will compress better or worse.
+Time is the number of training steps and of predictions, divided by their rates in a short trial on this machine under
+its current load. Bytes are those of a real message about some public samples, scaled up; the model is still untrained,
+so later messages compress better or worse.
 """
 
 import math
@@ -23,54 +23,91 @@ from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict
 from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, encode_teacher, fedavg_bytes, scaffold_bytes
 
-SOME = 256
-"""Public samples that are predicted for the forecast."""
+TRIAL_SAMPLES = 256
+"""Samples at most that are predicted for the estimate."""
 
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What a run will cost."""
+    """The estimated cost of a run.
+
+    Parameters
+    ----------
+    clients, rounds : int
+        The size of the run.
+    parameters : tuple of int
+        The number of parameters of each model of the recipe.
+    engine : str
+        How the clients would be run, and how that was chosen.
+    training_seconds, predicting_seconds : float
+        The time of training and of prediction in the whole run.
+    memory : float
+        Bytes, estimated from above.
+    messages : dict of str to pair of int
+        By codec: bytes that one client sends and receives in the whole run.
+    weights : dict of str to pair of int
+        The same by method, for methods that share weights; empty if clients have different models.
+    epsilon : tuple of three floats, optional
+        The privacy cost of the first round, of a later round, and of all rounds; the largest of all clients.
+    """
 
     clients: int
     rounds: int
     parameters: tuple[int, ...]
-    """Of each model of the recipe."""
     engine: str
-    """How clients would be run, and how that was found."""
     training_seconds: float
     predicting_seconds: float
     memory: float
-    """Bytes, estimated from above."""
     messages: dict[str, tuple[int, int]]
-    """By codec: bytes that one client sends and receives in the whole run."""
     weights: dict[str, tuple[int, int]]
-    """The same for methods that share weights, where all clients have the same model."""
     epsilon: tuple[float, float, float] | None = None
-    """What the client that spends most spends of its privacy in the first round, a later one, and all together."""
 
     @property
     def seconds(self) -> float:
-        """The whole run."""
+        """The time of the whole run."""
         return self.training_seconds + self.predicting_seconds
 
 
 def estimate_cost(recipe: Recipe) -> CostEstimate:
-    """What a run of the recipe will cost on this machine.
+    """Estimate the cost of a run on this machine.
 
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe; its data are loaded and its clients are built.
+
+    Returns
+    -------
+    CostEstimate
+        Bytes, memory and time.
+
+    Raises
+    ------
+    TrustmixError
+        If the recipe cannot be built, or a training step fails.
+
+    Examples
+    --------
     >>> cost = estimate_cost(Recipe.load("demo", ["engine.mode=sequential"]))
     >>> cost.messages["float32"][0] > 10 * cost.messages["argmax"][0]
     True
     """
-    quiet = ["engine.name=local", "engine.mode=sequential", "engine.store=memory", "faults.crash=0", "faults.late=0"]
-    with build_federation(Recipe.load(recipe, quiet)) as experiment:
+    without_faults = [
+        "engine.name=local",
+        "engine.mode=sequential",
+        "engine.store=memory",
+        "faults.crash=0",
+        "faults.late=0",
+    ]
+    with build_federation(Recipe.load(recipe, without_faults)) as experiment:
         clients = list(experiment.clients)
-    wanted = recipe.engine
-    plan, found = select_plan(
-        clients, mode=wanted.mode, precision=wanted.precision, device=wanted.device, workers=wanted.workers
+    config = recipe.engine
+    plan, description = select_plan(
+        clients, mode=config.mode, precision=config.precision, device=config.device, workers=config.workers
     )
     rate = measure_throughput(clients[:MAX_TRIAL_CLIENTS], plan)
     if rate == 0:
-        raise TrustmixError("A trial of some training steps failed; `trustmix run` says which client fails and why.")
+        raise TrustmixError("A trial of some training steps failed; `trustmix run` shows which client fails and why.")
     exchanges = recipe.method.exchanges == "predictions"
     kinds = list({client.architecture: client for client in clients}.values())
     parameters = tuple(sum(p.numel() for p in client.model().parameters()) for client in kinds)
@@ -79,7 +116,7 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
         len(clients),
         recipe.rounds,
         parameters,
-        found,
+        description,
         asked * _steps(clients, recipe, exchanges) / rate,
         asked * _predicting_seconds(clients, kinds, recipe.rounds, plan, exchanges),
         memory_needed(recipe),
@@ -90,7 +127,7 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
 
 
 def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
-    """Training steps of all clients in all rounds."""
+    """The training steps of all clients in all rounds."""
     train, rounds = recipe.train, recipe.rounds
     private = sum(math.ceil(len(c.private) / train.batch) for c in clients) * (
         train.first_epochs + (rounds - 1) * train.epochs
@@ -100,7 +137,7 @@ def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
 
 
 def _epsilon(clients: list[Client], rounds: int) -> tuple[float, float, float] | None:
-    """What rounds cost of the promised privacy; a client that is not asked in every round spends less."""
+    """The privacy cost of rounds; a client that is not asked in every round spends less."""
     if clients[0].privacy is None:
         return None
     first, later, total = (
@@ -113,11 +150,14 @@ def _epsilon(clients: list[Client], rounds: int) -> tuple[float, float, float] |
 def _predicting_seconds(
     clients: list[Client], kinds: list[Client], rounds: int, plan: ExecutionPlan, exchanges: bool
 ) -> float:
-    """The public and the calibration set once a round, the test set once, and the client's own classes in it."""
+    """Seconds of prediction in the whole run.
+
+    In each round a client predicts the public, the calibration and the test set, and its own classes of the test set.
+    """
     each = []
     for client in kinds:
         model = plan.hardware.to_device(client.model())
-        inputs = client.public.inputs[:SOME].to(plan.hardware.device)
+        inputs = client.public.inputs[:TRIAL_SAMPLES].to(plan.hardware.device)
         predict(model, inputs[:2], plan.hardware)
         begin = time.perf_counter()
         predict(model, inputs, plan.hardware)
@@ -131,25 +171,25 @@ def _predicting_seconds(
 
 
 def _messages(client: Client, rounds: int) -> dict[str, tuple[int, int]]:
-    """What one client sends and receives in all rounds, from messages about some of the public samples."""
-    known, public = client.calibration[torch.arange(min(SOME, len(client.calibration)))].to("cpu"), client.public
-    said = score_inputs(
-        client.model(), known, public.inputs[:SOME].cpu(), DeviceConfig(), client.density, client.standardise
-    )
-    logits, density = said.logits, PrecomputedScores(said.scores)
-    envelope = MessageHeader("0", 1, public.fingerprint, len(logits), public.classes)
+    """Bytes that one client sends and receives in all rounds, from messages about some of the public samples."""
+    public, calibration = client.public, client.calibration
+    calibration = calibration[torch.arange(min(TRIAL_SAMPLES, len(calibration)))].to("cpu")
+    inputs = public.inputs[:TRIAL_SAMPLES].cpu()
+    scored = score_inputs(client.model(), calibration, inputs, DeviceConfig(), client.density, client.standardise)
+    logits, density = scored.logits, PrecomputedScores(scored.scores)
+    header = MessageHeader("0", 1, public.fingerprint, len(logits), public.classes)
     scale = rounds * len(public.inputs) / len(logits)
     found = {}
     for codec in CODECS.names():
         if codec.startswith("top-") and int(codec[4:]) >= public.classes:
             continue
-        up = UPLOAD_ENCODERS["scores"](logits, density, envelope, codec)
-        down = encode_teacher(torch.softmax(logits, 1), envelope, codec)
+        up = UPLOAD_ENCODERS["scores"](logits, density, header, codec)
+        down = encode_teacher(torch.softmax(logits, 1), header, codec)
         found[codec] = round(scale * len(up)), round(scale * len(down))
     return dict(sorted(found.items(), key=lambda entry: -entry[1][0]))
 
 
 def _weights(parameters: int, rounds: int) -> dict[str, tuple[int, int]]:
-    """What methods that share weights send and receive."""
+    """Bytes that one client sends and receives in all rounds, for methods that share weights."""
     each = {"FedAvg": fedavg_bytes(parameters, rounds), "SCAFFOLD": scaffold_bytes(parameters, rounds)}
     return {name: (count, count) for name, count in each.items()}

@@ -1,11 +1,14 @@
-"""A trained client's answers about new samples, as a file that can be read, measured and mixed."""
+"""The predictions of a trained client for new samples.
+
+They can be written to a file of predictions, which `trustmix mix` reads.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -19,41 +22,66 @@ from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.saved_models import STUDENT, load_model, read_inputs
 from trustmix.federation import DeviceConfig
 from trustmix.federation.scoring import score_inputs
-from trustmix.federation.training import predict as logits_of
+from trustmix.federation.training import predict as predict_logits
 
 
 @dataclass(frozen=True)
 class PredictionResult:
-    """What a model says about samples."""
+    """The predictions of a model.
+
+    Parameters
+    ----------
+    logits : torch.Tensor
+        (n, C), the outputs of the model.
+    samples : Samples
+        The samples, with labels and names where they are known.
+    classes : tuple of str
+        The names of the C classes.
+    trust : mapping of str to torch.Tensor
+        Empty without the client's calibration samples. Otherwise `scores` (n,), the density score of each sample,
+        `ranks` (n,), the percentile rank of each score among those of the calibration samples, and `held` (C,), the
+        number of calibration samples of each class.
+    """
 
     logits: torch.Tensor
     samples: Samples
     classes: tuple[str, ...]
     trust: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Where the client's own calibration samples are at hand: `scores` (n,), how familiar each sample looks to it,
-    their `ranks` (n,) among its own, and `held` (C,), how many of each class those are."""
 
     @property
     def predicted(self) -> torch.Tensor:
-        """(n,): the most probable class."""
+        """(n,): the index of the most probable class."""
         return self.logits.argmax(1)
 
     @property
     def accuracy(self) -> float | None:
-        """Over the samples whose labels are known, if there are any."""
+        """The accuracy on the samples with known labels, a fraction; None without any."""
         known = self.samples.labels >= 0
         return float((self.predicted == self.samples.labels)[known].double().mean()) if bool(known.any()) else None
 
     def lines(self) -> Iterator[tuple[str, str, float]]:
-        """Each sample's name or number, its most probable class by name, and how probable that is."""
-        sure = torch.softmax(self.logits.double(), 1).amax(1)
-        for number, (cls, probability) in enumerate(zip(self.predicted.tolist(), sure.tolist(), strict=True)):
+        """Iterate over the samples.
+
+        Yields
+        ------
+        tuple of str, str and float
+            The name or the number of a sample, the name of its most probable class, and the probability of that class.
+        """
+        largest = torch.softmax(self.logits.double(), 1).amax(1)
+        for number, (cls, probability) in enumerate(zip(self.predicted.tolist(), largest.tolist(), strict=True)):
             name = self.samples.ids[number] if self.samples.ids else f"sample {number}"
             yield name, self.classes[cls], probability
 
-    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """As an npz file holds them; `trustmix mix` takes it."""
-        found = {
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return the contents of a file of predictions.
+
+        Returns
+        -------
+        dict of str to NumPy array
+            `predictions` and `logits` (n, C), `predicted` and `labels` (n,), `classes` (C,), the arrays of `trust`, and
+            `id` (n,) if the samples have names.
+        """
+        found: dict[str, npt.NDArray[np.generic]] = {
             "predictions": torch.softmax(self.logits.double(), 1).numpy(),
             "logits": self.logits.numpy(),
             "predicted": self.predicted.numpy(),
@@ -65,8 +93,29 @@ class PredictionResult:
 
 
 def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> PredictionResult:
-    """What a client of a run says about a file, a folder of images, or the test part of a data set by its name.
+    """Predict samples with a client's model of a finished run.
 
+    Parameters
+    ----------
+    folder : str or Path
+        The run directory.
+    data : str or Path
+        A file, a folder of images, or the name of a data set, whose test part is predicted.
+    client : int or str
+        The number of the client, or "student" for the server's model.
+
+    Returns
+    -------
+    PredictionResult
+        The predictions; with scores if the data of the run are on this machine and the run is not a private one.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no such model, or the samples are not of the kind that the model takes.
+
+    Examples
+    --------
     >>> import tempfile, trustmix as tm
     >>> small = {"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}}
     >>> folder = tempfile.mkdtemp()
@@ -76,31 +125,31 @@ def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> Pred
     """
     model, inputs, recipe = load_model(folder, client), read_inputs(folder), Recipe.load(Path(folder) / "recipe.toml")
     samples = _samples(data, inputs, recipe.data)
-    logits = logits_of(model, samples.inputs, DeviceConfig())
+    logits = predict_logits(model, samples.inputs, DeviceConfig())
     return PredictionResult(logits, samples, inputs.classes, _trust(recipe, str(client), model, samples.inputs))
 
 
 def _samples(data: str | Path, inputs: InputSpec, trained_on: DataConfig) -> Samples:
-    place, options = Path(data).expanduser(), trained_on.model_extra or {}
-    if place.exists():
-        return read_samples(place, inputs, options)
+    path, options = Path(data).expanduser(), trained_on.model_extra or {}
+    if path.exists():
+        return read_samples(path, inputs, options)
     if str(data) not in DATASETS.names():
         raise TrustmixError(
             f'"{data}" is neither a file or folder nor a data set; there are {", ".join(DATASETS.names())}.'
         )
-    own = str(data) == trained_on.name
-    found = load(str(data), path=trained_on.path, **options) if own else load(str(data))
-    theirs = InputSpec.from_dataset(found)
-    if (theirs.shape, theirs.dtype) != (inputs.shape, inputs.dtype):
-        raise TrustmixError(f'The data set "{data}" has {theirs}, but the model takes {inputs}.')
-    known = theirs.classes == inputs.classes
+    same_data = str(data) == trained_on.name
+    found = load(str(data), path=trained_on.path, **options) if same_data else load(str(data))
+    spec = InputSpec.from_dataset(found)
+    if (spec.shape, spec.dtype) != (inputs.shape, inputs.dtype):
+        raise TrustmixError(f'The data set "{data}" has {spec}, but the model takes {inputs}.')
+    known = spec.classes == inputs.classes
     return Samples(found.test.inputs, found.test.labels if known else torch.full((len(found.test),), -1))
 
 
 def _trust(recipe: Recipe, client: str, model: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What the recipe's density says of the inputs, fitted on the client's own calibration samples.
+    """Scores, ranks and class counts of the inputs, by the recipe's density fitted on the calibration samples.
 
-    A run with [privacy] tells nothing of the kind: these samples are private, and nobody promised noise here.
+    Nothing for a run with [privacy]: the scores would be computed from private samples without noise.
     """
     if client == STUDENT or recipe.method.pooled_data or recipe.privacy.epsilon is not None:
         return {}
@@ -108,6 +157,6 @@ def _trust(recipe: Recipe, client: str, model: nn.Module, inputs: torch.Tensor) 
         own = client_calibration(recipe, int(client))
     except TrustmixError:
         return {}  # the run's data are not on this machine
-    said = score_inputs(model, own, inputs, DeviceConfig(), recipe.density.kind, recipe.density.standardise)
-    held = torch.bincount(own.labels, minlength=said.logits.shape[1])
-    return {"scores": said.scores, "ranks": percentile_ranks(said.calibration_scores, said.scores), "held": held}
+    scored = score_inputs(model, own, inputs, DeviceConfig(), recipe.density.kind, recipe.density.standardise)
+    held = torch.bincount(own.labels, minlength=scored.logits.shape[1])
+    return {"scores": scored.scores, "ranks": percentile_ranks(scored.calibration_scores, scored.scores), "held": held}

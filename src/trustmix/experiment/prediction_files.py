@@ -1,10 +1,10 @@
-"""Prediction files in, a teacher file out: mixing for those who have nothing but what several models predicted.
+"""Files of predictions in, a file with the teacher out: aggregation without a federation.
 
 An npz file holds `predictions` (N, C), or `logits` (N, C) whose softmax they are; for trust, either `scores` (N,), or
 `calibration_logits` (n, C) and `calibration_labels` (n,) that a density is fitted on. Rules that compare the classes a
 client knows also take `held` (C,), how many samples of each, and `ranks` (N,), or both from the calibration.
-A csv file has a column a class, of probabilities, and may have a column `score`. In both, `id` may name the samples:
-then all files must name the same.
+A csv file has a column of probabilities per class, and may have a column `score`. In both, `id` may name the samples:
+then all files must name the same samples.
 """
 
 import csv
@@ -27,13 +27,29 @@ from trustmix.federation import resolve_method
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-BESIDE = ("id", "score", "effective_clients")
-"""Columns of a csv file that are no class; the last is what a teacher's file tells beside its probabilities."""
+NOT_CLASSES = ("id", "score", "effective_clients")
+"""Columns of a csv file that are not classes; a file with a teacher has the last one."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one client predicts for the samples, and how familiar each of them looks to it, where that is known."""
+    """The predictions of one client for N samples and C classes.
+
+    Parameters
+    ----------
+    probabilities : NumPy array
+        (N, C), probabilities.
+    scores : NumPy array, optional
+        (N,), how familiar each sample is to the client, as a log-likelihood.
+    held : NumPy array, optional
+        (C,), how many samples of each class the client holds.
+    ranks : NumPy array, optional
+        (N,), the percentile rank of each score among those of the client's calibration samples.
+    ids : tuple of str
+        The names of the samples; empty if they have none.
+    classes : tuple of str
+        The names of the classes; empty if they have none.
+    """
 
     probabilities: Array
     scores: Array | None = None
@@ -44,7 +60,31 @@ class Predictions:
 
 
 def read_predictions(path: Path) -> Predictions:
-    """The predictions of one npz or csv file."""
+    r"""Read a file of predictions.
+
+    Parameters
+    ----------
+    path : Path
+        An npz or a csv file.
+
+    Returns
+    -------
+    Predictions
+        The contents of the file.
+
+    Raises
+    ------
+    TrustmixError
+        If the file has another ending, lacks predictions, or holds something that is not a number.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = file.write_text("cat,dog\n0.9,0.1\n")
+    >>> read_predictions(file).classes
+    ('cat', 'dog')
+    """
     if path.suffix == ".npz":
         return _from_arrays(path, read_npz(path))
     if table_format(path) == ".csv":
@@ -53,8 +93,29 @@ def read_predictions(path: Path) -> Predictions:
 
 
 def mix_files(paths: Sequence[Path], rule: str | float = "suwa") -> tuple[Teacher[Array], Predictions]:
-    r"""The teacher of all files, by a rule's name or a tau, and the first file's names of samples and classes.
+    r"""Aggregate files of predictions.
 
+    Parameters
+    ----------
+    paths : sequence of Path
+        One file per client, with the same samples in the same order.
+    rule : str or float
+        The name of a rule, "package.module:Class", or a tau.
+
+    Returns
+    -------
+    teacher : Teacher
+        The aggregated predictions, as NumPy arrays.
+    first : Predictions
+        The predictions of the first file, for the names of samples and classes.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no file, files name different samples or classes, or the rule cannot aggregate them.
+
+    Examples
+    --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "a.csv").write_text("cat,dog,score\n0.9,0.1,0\n")
@@ -65,16 +126,16 @@ def mix_files(paths: Sequence[Path], rule: str | float = "suwa") -> tuple[Teache
     aggregator = resolve_method(rule).make_aggregator()
     first: Predictions | None = None
     for path in paths:
-        given = read_predictions(path)
-        first = first or given
-        _check_alike(path, given, paths[0], first)
+        client = read_predictions(path)
+        first = first or client
+        _validate_alike(path, client, paths[0], first)
         aggregator.update(
             Upload.from_arrays(
                 str(path),
-                given.probabilities,
-                given.scores,
-                class_counts=given.held,
-                ranks=given.ranks,
+                client.probabilities,
+                client.scores,
+                class_counts=client.held,
+                ranks=client.ranks,
                 source=str(path),
             )
         )
@@ -84,7 +145,22 @@ def mix_files(paths: Sequence[Path], rule: str | float = "suwa") -> tuple[Teache
 
 
 def write_teacher(path: Path, teacher: Teacher[Array], names: Predictions) -> None:
-    """A teacher as an npz or a csv file, by the name's ending; such a file can be mixed again."""
+    """Write a teacher to a file, which `read_predictions` can read again.
+
+    Parameters
+    ----------
+    path : Path
+        The file; a name that ends in .npz gives an npz file, any other a csv file.
+    teacher : Teacher
+        The teacher, as NumPy arrays.
+    names : Predictions
+        Predictions with the names of samples and classes.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
+    """
     if path.suffix == ".npz":
         arrays = {"predictions": teacher.probabilities, "effective_clients": teacher.effective_clients}
         arrays |= {"id": np.array(names.ids)} if names.ids else {}
@@ -100,14 +176,38 @@ def write_teacher(path: Path, teacher: Teacher[Array], names: Predictions) -> No
     storage.write_bytes(path, text.getvalue().encode())
 
 
-def check_ending(path: Path) -> None:
-    """Refuse to write a teacher into a file of another kind, before anything is mixed."""
+def validate_output_name(path: Path) -> None:
+    """Check the name of a file for a teacher, before anything is aggregated.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+
+    Raises
+    ------
+    TrustmixError
+        If the name does not end in .npz or .csv.
+    """
     if path.suffix not in (".npz", ".csv"):
         raise TrustmixError(f"{path} (--out) must end in .npz or .csv.")
 
 
 def write_npz(path: Path, arrays: dict[str, Array]) -> None:
-    """Write arrays as one npz file, atomically."""
+    """Write arrays to one npz file, atomically.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    arrays : dict of str to NumPy array
+        The arrays by name.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
+    """
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, **arrays)
     storage.write_bytes(path, data.getvalue())
@@ -128,7 +228,7 @@ def _from_arrays(path: Path, arrays: dict[str, Array]) -> Predictions:
     names = [tuple(map(str, np.atleast_1d(arrays.get(key, ())))) for key in ("id", "classes")]
     pair = [key for key in CALIBRATION if key in arrays]
     if pair:
-        return Predictions(probabilities, *_calibrated(path, arrays, logits, pair), *names)
+        return Predictions(probabilities, *_scores_by_calibration(path, arrays, logits, pair), *names)
     scores, held, ranks = (
         _numbers(path, arrays, key) if key in arrays else None for key in ("scores", "held", "ranks")
     )
@@ -138,7 +238,7 @@ def _from_arrays(path: Path, arrays: dict[str, Array]) -> Predictions:
 CALIBRATION = ("calibration_logits", "calibration_labels")
 
 
-def _calibrated(
+def _scores_by_calibration(
     path: Path, arrays: dict[str, Array], logits: Array | None, pair: Sequence[str]
 ) -> tuple[Array, Array, Array]:
     """The scores by the density fitted on the calibration arrays, the classes held, and the ranks of the scores."""
@@ -161,7 +261,7 @@ def _calibrated(
 
 
 def _from_table(path: Path, table: Table) -> Predictions:
-    classes = tuple(name for name in table if name not in BESIDE)
+    classes = tuple(name for name in table if name not in NOT_CLASSES)
     if not classes:
         raise TrustmixError(f"{path} has no column of a class; it has {', '.join(table)}.")
     columns = {name: _column(path, name, table[name]) for name in (*classes, "score") if name in table}
@@ -193,17 +293,17 @@ def _softmax(logits: Array) -> Array:
     return odds
 
 
-def _check_alike(path: Path, given: Predictions, first_path: Path, first: Predictions) -> None:
-    """Rows of all files must be the same samples, columns the same classes; trust is by all or by none."""
-    for what, ours, theirs in (("samples", given.ids, first.ids), ("classes", given.classes, first.classes)):
+def _validate_alike(path: Path, client: Predictions, first_path: Path, first: Predictions) -> None:
+    """Rows of all files must be the same samples, columns the same classes; all files have scores, or none has."""
+    for what, ours, theirs in (("samples", client.ids, first.ids), ("classes", client.classes, first.classes)):
         if ours and theirs and ours != theirs:
             pairs = enumerate(zip(ours, theirs, strict=False))
-            place = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-            here, there = (names[place] if place < len(names) else "nothing" for names in (ours, theirs))
+            index = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+            here, there = (names[index] if index < len(names) else "nothing" for names in (ours, theirs))
             raise TrustmixError(
-                f'{path} and {first_path} name other {what}: number {place} is "{here}" in the one and "{there}" in '
+                f'{path} and {first_path} name other {what}: number {index} is "{here}" in the one and "{there}" in '
                 "the other; they must be the same in the same order."
             )
-    if (given.scores is None) != (first.scores is None):
-        without, with_ = (path, first_path) if given.scores is None else (first_path, path)
+    if (client.scores is None) != (first.scores is None):
+        without, with_ = (path, first_path) if client.scores is None else (first_path, path)
         raise TrustmixError(f"{with_} has scores, but {without} has none; either all files have them or none.")

@@ -1,6 +1,6 @@
-"""Public samples for people to look at: small images, texts, or a few numbers, kept in the run directory.
+"""Previews of public samples for a report: small images, texts, or a few numbers.
 
-So a report needs neither the data nor the tokenizer again.
+The run directory keeps them, so that a report needs neither the data nor the tokenizer.
 """
 
 import inspect
@@ -16,18 +16,37 @@ from trustmix.data.text import DEFAULT_TOKENIZER, decode_tokens
 from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import Recipe
 
-PIXELS = 64
-"""Images are kept at this height and width at most."""
-LETTERS = 400
-"""Texts are cut after so many letters."""
-NUMBERS = 8
-"""Of samples that are neither, so many numbers are kept."""
+MAX_PIXELS = 64
+"""Height and width of an image at most."""
+MAX_CHARACTERS = 400
+"""Characters of a text at most."""
+MAX_NUMBERS = 8
+"""Numbers at most of a sample that is neither an image nor a text."""
 
 
 def build_trust_recorder(
     recipe: Recipe, data: Dataset, public: Labelled, held: Mapping[str, torch.Tensor], folder: Path
 ) -> TrustRecorder | None:
-    """The recorder of client weights of a run directory; None where no predictions are exchanged."""
+    """Create the recorder of client weights of a run directory.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the run.
+    data : Dataset
+        The data set of the recipe.
+    public : Labelled
+        The public set.
+    held : mapping of str to torch.Tensor
+        By client id: the indices of the classes that the client holds.
+    folder : Path
+        The run directory.
+
+    Returns
+    -------
+    TrustRecorder or None
+        The recorder; None for a method that exchanges no predictions.
+    """
     if recipe.method.exchanges != "predictions":
         return None
     samples = tracked_indices(len(public), recipe.seed if recipe.split.seed is None else recipe.split.seed)
@@ -38,17 +57,49 @@ def build_trust_recorder(
 def describe_samples(
     recipe: Recipe, data: Dataset, shown: Labelled, held: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """What a reader needs to know of the shown public samples, as tensors and facts of one file."""
-    holders = {client: classes.tolist() for client, classes in held.items()}
-    facts = {"classes": list(data.class_names), "labels": shown.labels.tolist(), "held": holders}
+    """Describe public samples for the readers of a report.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the run.
+    data : Dataset
+        The data set of the recipe.
+    shown : Labelled
+        The public samples to show.
+    held : mapping of str to torch.Tensor
+        By client id: the indices of the classes that the client holds.
+
+    Returns
+    -------
+    tensors : dict of str to torch.Tensor
+        `images` (n, 1 or 3, h, w) of bytes, if the samples are images.
+    facts : dict
+        JSON values: the names of `classes`, the `labels` of the samples, the classes `held` by each client, and `texts`
+        if the samples are not images.
+    """
+    held_classes = {client: classes.tolist() for client, classes in held.items()}
+    facts = {"classes": list(data.class_names), "labels": shown.labels.tolist(), "held": held_classes}
     if len(data.shape) == 3 and data.shape[0] in (1, 3):
         return {"images": thumbnails(shown.inputs)}, facts
     return {}, facts | {"texts": _texts(recipe, shown.inputs)}
 
 
 def thumbnails(images: torch.Tensor) -> torch.Tensor:
-    """Images (n, 1 or 3, h, w) as bytes, shrunk to `PIXELS` where larger; other numbers than 0 to 1 are stretched.
+    """Shrink images to `MAX_PIXELS` and convert them to bytes.
 
+    Parameters
+    ----------
+    images : torch.Tensor
+        (n, 1 or 3, h, w), bytes or floats. Floats outside 0 to 1 are rescaled to that range.
+
+    Returns
+    -------
+    torch.Tensor
+        (n, 1 or 3, h', w') of uint8.
+
+    Examples
+    --------
     >>> thumbnails(torch.rand(2, 1, 100, 200)).shape
     torch.Size([2, 1, 32, 64])
     """
@@ -58,20 +109,20 @@ def thumbnails(images: torch.Tensor) -> torch.Tensor:
     elif float(floats.min()) < 0 or float(floats.max()) > 1:
         floats = (floats - floats.min()) / (floats.max() - floats.min())
     height, width = floats.shape[2:]
-    if max(height, width) > PIXELS:
-        size = [max(1, round(side * PIXELS / max(height, width))) for side in (height, width)]
+    if max(height, width) > MAX_PIXELS:
+        size = [max(1, round(side * MAX_PIXELS / max(height, width))) for side in (height, width)]
         floats = torch.nn.functional.interpolate(floats, size, mode="area")
     return (floats * 255).round().clamp(0, 255).to(torch.uint8)
 
 
 def _texts(recipe: Recipe, inputs: torch.Tensor) -> list[str]:
-    """Texts as they were, and numbers as text; nothing where a tokenizer is not there any more."""
+    """Decoded texts, or numbers as texts; empty texts if the tokenizer is not on this machine any more."""
     name = recipe.public.data or recipe.data.name
     if name is None or "tokenizer" not in inspect.signature(DATASETS.get(name)).parameters:
         return [_numbers(row) for row in inputs.flatten(1)]
     options = {**(recipe.data.model_extra or {}), **(recipe.public.model_extra or {})}
     try:
-        return [text[:LETTERS] for text in decode_tokens(inputs, options.get("tokenizer", DEFAULT_TOKENIZER))]
+        return [text[:MAX_CHARACTERS] for text in decode_tokens(inputs, options.get("tokenizer", DEFAULT_TOKENIZER))]
     except TrustmixError:
         return [""] * len(inputs)
 
@@ -82,4 +133,4 @@ def _numbers(row: torch.Tensor) -> str:
     >>> _numbers(torch.tensor([0.5, 2.0])), _numbers(torch.arange(10))
     ('0.5, 2', '0, 1, 2, 3, 4, 5, 6, 7, …')
     """
-    return ", ".join([f"{value:.3g}" for value in row[:NUMBERS].tolist()] + ["…"] * (len(row) > NUMBERS))
+    return ", ".join([f"{value:.3g}" for value in row[:MAX_NUMBERS].tolist()] + ["…"] * (len(row) > MAX_NUMBERS))

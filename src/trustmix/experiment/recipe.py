@@ -1,6 +1,7 @@
-"""A run, described: one validated recipe, from TOML, with `--set` overrides, and back to TOML.
+"""The recipe: all settings of a run, read from TOML with `--set` overrides, validated, and written as TOML.
 
-Settings that do not go together are refused here, each by itself in `sections`, all in one sentence that names the key.
+`config` validates each section by itself; settings of different sections that do not go together are refused here.
+Every error is one sentence that names the setting.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,8 +42,10 @@ from trustmix.registry import did_you_mean
 
 
 class Recipe(ConfigModel):
-    """Everything a run depends on. The same recipe gives the same numbers.
+    """All settings of a run. The same recipe gives the same numbers.
 
+    Examples
+    --------
     >>> Recipe.load("demo", ["rule=avg", "split.classes_per_client=3"]).split.classes_per_client
     3
     """
@@ -110,14 +113,18 @@ class Recipe(ConfigModel):
         return self
 
     def validate_method(self) -> None:
-        """Refuse settings that the method does not read, and those that it cannot do with.
+        """Refuse settings that the method does not read or that contradict it.
 
-        A rule of the user's own, "package.module:Class", is imported for it; recipes that are only read leave it out.
+        A rule given as "package.module:Class" is imported. A recipe that is read but not run is not validated here.
 
         Raises
         ------
         TrustmixError
             With the setting, the reason and what would be right.
+
+        Examples
+        --------
+        >>> Recipe.load("demo", ["rule=avg"]).validate_method()
         """
         method = self.method
         if method.needs_label_sets and self.wire.labels == "none":
@@ -148,7 +155,7 @@ class Recipe(ConfigModel):
         return getattr(found, key) if key else found
 
     def _is_set(self, setting: str) -> bool:
-        """Whether a setting is given, and as something else than its default or than off."""
+        """Whether a setting is given with a value other than its default or off."""
         section, _, key = setting.partition(".")
         if section not in self.model_fields_set:
             return False
@@ -184,39 +191,44 @@ class Recipe(ConfigModel):
 
     @property
     def method(self) -> Method:
-        """The method of the rule; a rule of the user's own is imported."""
+        """The method of the rule; a rule given as "package.module:Class" is imported."""
         return resolve_method(self.rule if isinstance(self.rule, str) else self.rule.tau)
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
-        """The models dealt to the clients in turn."""
+        """The models, which are assigned to the clients in turn."""
         return self.model if isinstance(self.model, tuple) else (self.model,)
 
     @property
     def holds_out(self) -> bool:
-        """Whether a part of the private samples is kept from training; with [privacy] none has to be."""
+        """Whether a part of the private samples is held out of training; with [privacy] none is."""
         return self.density.calibration == "holdout" and self.privacy.epsilon is None
 
     @classmethod
     def load(cls, recipe: "str | Path | Mapping[str, Any] | Recipe", overrides: Iterable[str] = ()) -> "Recipe":
-        """A recipe to run.
+        """Load and validate a recipe to run.
 
         Parameters
         ----------
-        recipe
-            A built-in name, a TOML file, a mapping, or a recipe.
-        overrides
-            "key=value" texts on top of it, such as "split.classes_per_client=3".
+        recipe : str, Path, mapping or Recipe
+            The name of a built-in recipe, a TOML file, settings by key, or a recipe.
+        overrides : iterable of str
+            Changes, each as "key=value", such as "split.classes_per_client=3".
 
         Returns
         -------
         Recipe
-            Validated; settings that the method does not read have their defaults.
+            The recipe; settings that the method does not read have their defaults.
 
         Raises
         ------
         TrustmixError
             With the name of the setting, what is wrong with it and what would be right.
+
+        Examples
+        --------
+        >>> Recipe.load({"data": {"name": "digits"}, "rounds": 3}, ["rule=uwa"]).rule
+        'uwa'
         """
         if isinstance(recipe, Recipe):
             fields, source = recipe.model_dump(exclude_none=True, exclude_unset=True), "the recipe"
@@ -224,7 +236,7 @@ class Recipe(ConfigModel):
             fields, source = dict(recipe), "the recipe"
         else:
             fields, source = _read(recipe)
-        for change in sorted(overrides, key=lambda text: ".name=" not in text):  # a name starts its section anew
+        for change in sorted(overrides, key=lambda text: ".name=" not in text):  # a name resets its section
             toml.override(fields, change)
         storage.check_format(fields.get("format", FORMAT), FORMAT, source)
         try:
@@ -235,12 +247,22 @@ class Recipe(ConfigModel):
 
     @classmethod
     def load_stored(cls, file: Path) -> "Recipe":
-        """The recipe of a run directory, for reading: nothing of the user's is imported, newer settings are ignored.
+        """Read the recipe of a run directory without importing the user's code; unknown settings are ignored.
+
+        Parameters
+        ----------
+        file : Path
+            A recipe.toml, perhaps of a newer version.
+
+        Returns
+        -------
+        Recipe
+            The recipe, to read and not to run.
 
         Raises
         ------
         TrustmixError
-            If the file is of a format that this version does not read, or damaged.
+            If the file is damaged, or in a format that this version does not read.
         """
         fields = toml.read(file)
         storage.check_format(fields.get("format", 1), FORMAT, str(file))
@@ -250,20 +272,49 @@ class Recipe(ConfigModel):
             raise TrustmixError(f"{file}: {format_validation_error(error, setting_names())}") from error
 
     def resolve_engine(self, chosen: Mapping[str, Any]) -> "Recipe":
-        """The recipe with what it leaves to the engine filled in; what it sets itself stays."""
+        """Fill in the settings that the recipe leaves to the engine.
+
+        Parameters
+        ----------
+        chosen : mapping of str to object
+            The engine's choices, by keys of [engine].
+
+        Returns
+        -------
+        Recipe
+            A copy in which each setting of [engine] that was "auto" or not set has the chosen value.
+
+        Examples
+        --------
+        >>> recipe = Recipe.load("demo", ["engine.device=cpu"])
+        >>> resolved = recipe.resolve_engine({"mode": "stacked", "device": "cuda"}).engine
+        >>> resolved.mode, resolved.device
+        ('stacked', 'cpu')
+        """
         left_open = {key: value for key, value in chosen.items() if getattr(self.engine, key) in ("auto", None)}
         return self.model_copy(update={"engine": self.engine.model_copy(update=left_open)})
 
     def settings(self) -> dict[str, Any]:
-        """All settings that were given and that the method reads, as nested values that JSON and TOML can hold."""
+        """Return the settings that were given and that the method reads.
+
+        Returns
+        -------
+        dict
+            The settings by key, with values of JSON and TOML; a section is a dictionary.
+
+        Examples
+        --------
+        >>> Recipe.load({"data": {"name": "digits"}, "rounds": 3}).settings()
+        {'rounds': 3, 'data': {'name': 'digits'}}
+        """
         return self._read_by_method(self.model_dump(mode="json", exclude_none=True, exclude_unset=True))
 
     def toml(self) -> str:
-        """The recipe as TOML, every setting written out that the method reads."""
+        """Format the recipe as TOML, with the value of every setting that the method reads."""
         return toml.write(self._read_by_method(self.model_dump(mode="json", exclude_none=True)))
 
     def client_toml(self) -> str:
-        """The recipe as a node of a deployment gets it: without the rule, which is the server's own business."""
+        """Format the recipe as TOML for a client of a deployment: without the rule, which only the server uses."""
         fields = self._read_by_method(self.model_dump(mode="json", exclude_none=True))
         return toml.write({key: value for key, value in fields.items() if key != "rule"})
 
@@ -290,7 +341,7 @@ def _is_stored(info: ValidationInfo) -> bool:
 
 
 def _known_fields(model: type[BaseModel], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that the model has, those of its sections too; sections that take any key are left as they are."""
+    """The fields that the model and its sections have; sections that accept any key are left as they are."""
     known = {}
     for name, value in fields.items():
         if name not in model.model_fields:
@@ -306,8 +357,15 @@ def _known_fields(model: type[BaseModel], fields: Mapping[str, Any]) -> dict[str
 
 
 def setting_names() -> list[str]:
-    """Every setting as section.key.
+    """List all settings.
 
+    Returns
+    -------
+    list of str
+        Every setting as section.key, and every section.
+
+    Examples
+    --------
     >>> "split.classes_per_client" in setting_names()
     True
     """
@@ -321,8 +379,15 @@ def setting_names() -> list[str]:
 
 
 def builtin_recipes() -> dict[str, str]:
-    """The built-in recipes: their names, and the first comment line of each.
+    """List the built-in recipes.
 
+    Returns
+    -------
+    dict of str to str
+        The first comment line of every recipe, by name.
+
+    Examples
+    --------
     >>> {"demo", "fashion", "cifar10", "cifar100", "yahoo"} <= set(builtin_recipes())
     True
     """
@@ -332,12 +397,12 @@ def builtin_recipes() -> dict[str, str]:
 
 
 def _read(recipe: str | Path) -> tuple[dict[str, Any], str]:
-    """The fields of a built-in recipe or a TOML file, and how to name it in a message."""
+    """The fields of a built-in recipe or a TOML file, and its name for error messages."""
     name = str(recipe)
     if name in builtin_recipes():
         text, where = (resources.files("trustmix") / "recipes" / f"{name}.toml").read_text("utf-8"), f'recipe "{name}"'
         return toml.parse(text, where), where
-    with suppress(OSError, RuntimeError):  # no name of a file, or in the folder of a user who is not there
+    with suppress(OSError, RuntimeError):  # not a valid file name, or below the home of an unknown user
         file = Path(recipe).expanduser()
         if file.is_file():
             return toml.read(file), str(file)

@@ -18,7 +18,7 @@ from trustmix.experiment.data import load_data
 from trustmix.experiment.recipe import Recipe
 from trustmix.models import ModelFactory
 
-PROCESS = 600 * 2**20
+PROCESS_BYTES = 600 * 2**20
 """Bytes of a small run: the interpreter, torch, and what a training step needs."""
 
 
@@ -27,7 +27,7 @@ def max_parallel_jobs(recipes: Iterable[Recipe]) -> int:
 
     Parameters
     ----------
-    recipes
+    recipes : iterable of Recipe
         The recipes of the runs; the one that needs the most memory decides.
 
     Returns
@@ -61,7 +61,7 @@ def memory_needed(recipe: Recipe) -> float:
 
     Parameters
     ----------
-    recipe
+    recipe : Recipe
         The recipe of the run; its data are loaded and each of its models is built once.
 
     Returns
@@ -71,16 +71,16 @@ def memory_needed(recipe: Recipe) -> float:
 
     Examples
     --------
-    >>> memory_needed(Recipe.load("demo")) - PROCESS < 20e6  # 1,797 images and twenty small models
+    >>> memory_needed(Recipe.load("demo")) - PROCESS_BYTES < 20e6  # 1,797 images and twenty small models
     True
     """
     if recipe.data.source or any(model.source for model in recipe.models):
-        return PROCESS
+        return PROCESS_BYTES
     data = load_data(recipe)
     parts = [part.inputs for part in (data.train, data.test, data.public) if part is not None]
     models = TRAINING_COPIES * recipe.clients * _model_bytes(recipe, data)
     machine = float(psutil.virtual_memory().total)
-    return PROCESS + 2 * sum(inputs.nbytes for inputs in parts) + min(models, machine / 2)
+    return PROCESS_BYTES + 2 * sum(inputs.nbytes for inputs in parts) + min(models, machine / 2)
 
 
 def _model_bytes(recipe: Recipe, data: Dataset) -> float:

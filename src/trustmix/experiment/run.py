@@ -1,4 +1,4 @@
-"""A recipe, run: rounds played into a run directory."""
+"""Run a recipe, with its callbacks and its run directory."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,27 +29,29 @@ def run(
 
     Parameters
     ----------
-    recipe
-        A built-in name, a TOML file, a mapping, or a recipe.
-    out
+    recipe : str, Path, mapping or Recipe
+        The name of a built-in recipe, a TOML file, settings by key, or a recipe.
+    out : str or Path, optional
         The run directory; without it nothing is written.
-    resume
-        Go on with the run in the directory.
-    overwrite
-        Start anew a run that is in the directory.
-    callbacks
-        What watches the run.
+    resume : bool
+        Whether to resume the run in the directory.
+    overwrite : bool
+        Whether to replace a run that is in the directory.
+    callbacks : sequence of Callback
+        Observers of the run.
 
     Returns
     -------
     History
-        All rounds.
+        All rounds, those before a resumption included.
 
     Raises
     ------
     TrustmixError
-        If the recipe cannot be run, or the directory holds something else.
+        If the recipe cannot be run, or the directory holds other files or another run.
 
+    Examples
+    --------
     >>> history = run({"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}})
     >>> history.best_accuracy > 0.1
     True
@@ -63,13 +65,15 @@ def run(
     recipe = record.check(recipe, resume=resume, overwrite=overwrite)
     if resume and record.finished:
         return History(record.rounds())
-    watching = [*make_callbacks(recipe, record), *callbacks]
-    with build_federation(recipe, record, callbacks=watching) as experiment:
-        return _play(experiment, record, watching, overwrite=overwrite)
+    observers = [*make_callbacks(recipe, record), *callbacks]
+    with build_federation(recipe, record, callbacks=observers) as experiment:
+        return _run_and_record(experiment, record, observers, overwrite=overwrite)
 
 
-def _play(experiment: Experiment, record: RunDirectory, callbacks: Sequence[Callback], *, overwrite: bool) -> History:
-    """All rounds into the run directory, then the models and the summary."""
+def _run_and_record(
+    experiment: Experiment, record: RunDirectory, callbacks: Sequence[Callback], *, overwrite: bool
+) -> History:
+    """Run all rounds and write them to the run directory, then the models and the summary."""
     recipe, error = experiment.recipe, None
     with record.begin(recipe, overwrite=overwrite):
         try:
@@ -90,20 +94,43 @@ def _play(experiment: Experiment, record: RunDirectory, callbacks: Sequence[Call
 
 
 def _require_directory(recipe: Recipe, *, resume: bool, overwrite: bool) -> None:
-    """Refuse what only makes sense with a run directory."""
-    wanted = {
+    """Refuse arguments and settings that need a run directory."""
+    needs = {
         "resume": resume,
         "overwrite": overwrite,
         "track.tensorboard": recipe.track.tensorboard is not None,
         "track.mlflow": recipe.track.mlflow is not None,
         "theory.every": recipe.theory.every is not None,
     }
-    for name in (name for name, given in wanted.items() if given):
+    for name in (name for name, is_set in needs.items() if is_set):
         raise TrustmixError(f"{name} needs a run directory; give out.")
 
 
 def make_callbacks(recipe: Recipe, record: RunDirectory) -> list[Callback]:
-    """The trackers and the theory probe that the recipe asks for; a missing library is refused at once."""
+    """Create the callbacks that a recipe asks for: trackers and measurements of the theory.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe; its sections [track] and [theory] apply.
+    record : RunDirectory
+        The run directory.
+
+    Returns
+    -------
+    list of Callback
+        The callbacks.
+
+    Raises
+    ------
+    TrustmixError
+        If a library is missing, or the theory cannot be measured on such a run.
+
+    Examples
+    --------
+    >>> make_callbacks(Recipe.load("demo"), RunDirectory(Path("runs/demo")))
+    []
+    """
     found: list[Callback] = []
     if recipe.track.tensorboard is not None:
         found.append(TensorBoard(Path(recipe.track.tensorboard), record.path))
@@ -116,7 +143,23 @@ def make_callbacks(recipe: Recipe, record: RunDirectory) -> list[Callback]:
 
 
 def build_probe(recipe: Recipe) -> TheoryProbe:
-    """The probe that measures the theory on runs of the recipe."""
+    """Create the probe that measures the theory on runs of a recipe.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe; its data are loaded and split.
+
+    Returns
+    -------
+    TheoryProbe
+        The probe.
+
+    Raises
+    ------
+    TrustmixError
+        If the recipe has [privacy], or its data and models cannot be built.
+    """
     if recipe.privacy.epsilon is not None:
         raise TrustmixError("The theory is measured on uploads as the paper has them, not on those of [privacy].")
     data = load_data(recipe)

@@ -27,8 +27,13 @@ class RunDirectory:
 
     Parameters
     ----------
-    path
+    path : Path
         The directory, which need not exist.
+
+    Examples
+    --------
+    >>> RunDirectory(Path("no/such/run")).finished
+    False
     """
 
     path: Path
@@ -40,7 +45,7 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended."""
+        """Whether the run has a summary, which is written at its end."""
         return (self.path / "summary.json").exists()
 
     def check(self, recipe: Recipe, *, resume: bool, overwrite: bool) -> Recipe:
@@ -48,11 +53,11 @@ class RunDirectory:
 
         Parameters
         ----------
-        recipe
+        recipe : Recipe
             The recipe to run.
-        resume
+        resume : bool
             Whether to resume a run that is here.
-        overwrite
+        overwrite : bool
             Whether to replace a run that is here.
 
         Returns
@@ -84,9 +89,9 @@ class RunDirectory:
 
         Parameters
         ----------
-        recipe
+        recipe : Recipe
             The recipe to run.
-        overwrite
+        overwrite : bool
             Whether to remove a run that is here.
 
         Raises
@@ -141,7 +146,7 @@ class RunDirectory:
 
         Parameters
         ----------
-        line
+        line : Round
             The round.
 
         Raises
@@ -162,9 +167,9 @@ class RunDirectory:
 
         Parameters
         ----------
-        history
+        history : History
             All rounds.
-        method
+        method : Method
             The method of the run; a report takes its label and colour from the summary.
         """
         names = {"label": method.label, "colour": method.colour}
@@ -192,7 +197,7 @@ def ensure_empty(folder: Path) -> None:
 
     Parameters
     ----------
-    folder
+    folder : Path
         A directory, which need not exist.
 
     Raises
@@ -218,12 +223,12 @@ def ensure_same_recipe(folder: Path, begun: Recipe, recipe: Recipe) -> None:
 
     Parameters
     ----------
-    folder
+    folder : Path
         The run directory, for the error message.
-    begun
+    begun : Recipe
         The recipe that the run began with.
-    recipe
-        The recipe to go on with.
+    recipe : Recipe
+        The recipe to resume with.
 
     Raises
     ------

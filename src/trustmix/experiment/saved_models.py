@@ -1,7 +1,8 @@
-"""What a run has trained: models saved at its end, and loaded again for use.
+"""Save the trained models of a run at its end, and load them for use.
 
-`models/` holds a safetensors file a client, `inputs.json` (what the models take: shape, type, scale, names of the
-classes), and, for texts, a folder a client that transformers opens. The training data are not needed to load a model.
+`models/` holds one safetensors file per client, `inputs.json` (shape, type and scale of the inputs, names of the
+classes), and, for texts, one folder per client that transformers opens. The training data are not needed to load a
+model.
 """
 
 import logging
@@ -29,10 +30,27 @@ STUDENT = "student"
 
 
 def load_model(folder: str | Path, client: int | str = 0) -> nn.Module:
-    """A client's model from a run directory, in evaluation mode: raw inputs of the data set in, logits out.
+    """Load a client's model from a run directory.
 
-    `client` is its number, or "student" for the server's model.
+    Parameters
+    ----------
+    folder : str or Path
+        The directory of a finished run.
+    client : int or str
+        The number of the client, or "student" for the server's model.
 
+    Returns
+    -------
+    torch.nn.Module
+        The model in evaluation mode; it takes raw inputs of the data set and returns logits.
+
+    Raises
+    ------
+    TrustmixError
+        If the directory has no such model, or the file does not fit the model of the recipe.
+
+    Examples
+    --------
     >>> import tempfile, torch, trustmix as tm
     >>> small = {"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}}
     >>> folder = tempfile.mkdtemp()
@@ -54,8 +72,8 @@ def load_model(folder: str | Path, client: int | str = 0) -> nn.Module:
     if factory.name == "encoder" and (models / str(client)).is_dir():
         options["weights"] = str((models / str(client)).absolute())
     elif factory.name is not None and factory.name != "encoder":
-        options.pop("weights", None)  # what training began with is replaced anyway
-    return _filled(replace(factory, options=options), file)
+        options.pop("weights", None)  # pretrained weights would be replaced
+    return _load_weights(replace(factory, options=options), file)
 
 
 def read_inputs(folder: str | Path) -> InputSpec:
@@ -63,7 +81,7 @@ def read_inputs(folder: str | Path) -> InputSpec:
 
     Parameters
     ----------
-    folder
+    folder : str or Path
         The run directory.
 
     Returns
@@ -86,7 +104,24 @@ def read_inputs(folder: str | Path) -> InputSpec:
 
 
 def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) -> None:
-    """Write what a run that is over has trained, from the clients' last states."""
+    """Save the models of a run that has ended, from the last states of its clients.
+
+    Parameters
+    ----------
+    folder : Path
+        The run directory.
+    recipe : Recipe
+        The recipe of the run.
+    inputs : InputSpec
+        The inputs that the models take.
+    rounds : int
+        The number of rounds of the run.
+
+    Raises
+    ------
+    StorageError
+        If a file cannot be written.
+    """
     models = folder / "models"
     for states in sorted((folder / "checkpoint" / "clients").iterdir()):
         state = DiskStore(states).load_before(rounds + 2)
@@ -96,7 +131,7 @@ def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) ->
             storage.write_tensors(file, model)
             if inputs.is_text:
                 _save_text_model(
-                    _filled(_factory(recipe, inputs, states.name), file), recipe, inputs, states.name, models
+                    _load_weights(_factory(recipe, inputs, states.name), file), recipe, inputs, states.name, models
                 )
     storage.write_json(models / "inputs.json", {"format": INPUTS_FORMAT, **asdict(inputs)})
 
@@ -119,20 +154,37 @@ def _save_text_model(model: nn.Module, recipe: Recipe, inputs: InputSpec, client
 
 
 def _factory(recipe: Recipe, inputs: InputSpec, client: str) -> ModelFactory:
-    """What built the client's model."""
+    """The factory of a client's model, or of the student."""
     if client == STUDENT:
         return model_factory(recipe.student or recipe.models[0], inputs, recipe.seed, client)
     return model_factory(recipe.models[int(client) % len(recipe.models)], inputs, recipe.seed, client)
 
 
 def model_factory(model: ModelConfig, inputs: InputSpec, seed: int, owner: str) -> ModelFactory:
-    """What builds a model of the recipe for inputs like these."""
+    """Create the factory of a model of a recipe.
+
+    Parameters
+    ----------
+    model : ModelConfig
+        The model.
+    inputs : InputSpec
+        The inputs that it takes.
+    seed : int
+        The seed of the recipe.
+    owner : str
+        The id of the client, or "student"; it selects the random stream of the initial weights.
+
+    Returns
+    -------
+    ModelFactory
+        Builds the model.
+    """
     options = model.model_extra or {}
     return ModelFactory(model.name, model.source, options, inputs.shape, len(inputs.classes), inputs.scale, seed, owner)
 
 
-def _filled(factory: ModelFactory, file: Path) -> nn.Module:
-    """The model with the weights of the file."""
+def _load_weights(factory: ModelFactory, file: Path) -> nn.Module:
+    """Build a model and load its weights from a file."""
     model = factory()
     try:
         model.load_state_dict(storage.read_tensors(file)[0])

@@ -1,6 +1,6 @@
-"""The theory on finished runs: a table, and sentences made from its figures; `theory_page` shows them.
+"""Measurements of the theory on finished runs, as a table and as sentences made from its figures.
 
-Which run directories are measured, how they are grouped into settings, and what is printed of each.
+This module selects the run directories and groups them into settings; `report.theory_page` shows the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,26 +28,47 @@ from trustmix.theory.measurement import Measurement
 from trustmix.theory.probe import TheoryProbe
 
 MAX_COLUMNS = 4
-"""Runs shown side by side with all their figures; of more, each is a line with the main ones."""
+"""Runs at most in a table with one column per run; more runs get one line each, with fewer figures."""
 COMMON_SAMPLES = 1000
 """Samples at most on which runs of different splits are compared."""
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One run and the measurement of its last round."""
+    """One run and the measurement of its last round.
+
+    Parameters
+    ----------
+    folder : Path
+        The run directory.
+    recipe : Recipe
+        The recipe of the run.
+    line : Round
+        The last round.
+    accuracy : float or None
+        The final accuracy, a fraction; None if it was not measured.
+    measurement : Measurement
+        The quantities of the theory in the last round.
+    """
 
     folder: Path
     recipe: Recipe
     line: Round
     accuracy: float | None
-    """The final one."""
     measurement: Measurement
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The measured runs, and the teacher error of each setting over tau."""
+    """The measured runs, and the teacher error of each setting over tau.
+
+    Parameters
+    ----------
+    runs : list of MeasuredRun
+        The runs.
+    curves : list of Curve
+        One curve per setting.
+    """
 
     runs: list[MeasuredRun]
     curves: list[Curve]
@@ -59,9 +80,14 @@ class Findings:
         return short if len(set(short)) == len(short) else [str(run.folder) for run in self.runs]
 
     def correlation(self) -> ErrorCorrelation:
-        """The rank correlation of teacher error and final accuracy, where several rules were run.
+        """Compute the rank correlation of teacher error and final accuracy.
 
-        A setting is a recipe with its seed, in which only the rule differs.
+        Runs are compared within a setting: a recipe with its seed, in which only the rule differs.
+
+        Returns
+        -------
+        ErrorCorrelation
+            The correlation; without an overall value if all runs have the same rule.
         """
         settings: dict[str, list[tuple[float, float]]] = {}
         for run in self.runs:
@@ -73,7 +99,7 @@ class Findings:
         return correlation if several_rules else replace(correlation, overall=None)
 
     def verdict(self) -> str:
-        """What the figures show, in sentences made from them."""
+        """Describe the figures in sentences, one per line."""
         sentences = [describe_measurement(self.runs[0].measurement)] if len(self.runs) == 1 else []
         if len(self.curves) <= MAX_COLUMNS:
             single = len(self.curves) == 1
@@ -82,7 +108,7 @@ class Findings:
         return "\n".join(sentences) or f"{len(self.runs)} runs of {len(self.curves)} settings were measured."
 
     def table(self) -> Table:
-        """The figures of each run, for a terminal."""
+        """Return the figures of each run as a table for a terminal."""
         if len(self.runs) <= MAX_COLUMNS:
             table = Table("", *self.names)
             for head, cell in ROWS:
@@ -129,7 +155,7 @@ def analyze_runs(folders: Sequence[Path], reference: str | None = None) -> Findi
     folders : sequence of Path
         Run directories, or folders that hold run directories.
     reference : str, optional
-        What counts as p*, "model" or "labels"; the recipe's `theory.reference` if not given.
+        The reference for p*, "model" or "labels"; the recipe's `theory.reference` if not given.
 
     Returns
     -------
@@ -177,13 +203,12 @@ def _find_runs(folders: Sequence[Path]) -> list[tuple[Path, Recipe, float]]:
 
 
 def _key(recipe: Recipe, without: str) -> str:
-    """What runs have in common that differ in the rule, or in the seed, and in how they were run."""
-    fields = recipe.model_dump(mode="json", exclude={"engine", without})
-    return str(fields)
+    """A key of the recipe without one field and without the engine, equal for runs that differ only in these."""
+    return str(recipe.model_dump(mode="json", exclude={"engine", without}))
 
 
 def _compute_curve(group: list[tuple[MeasuredRun, TheoryProbe]]) -> Curve:
-    """The curve of one setting, from one run or from several seeds, on inputs that are the same for all of them."""
+    """The curve of one setting from runs with one or several seeds, on the same inputs for all of them."""
     run, probe = group[0]
     same_split = all(torch.equal(other.public.inputs, probe.public.inputs) for _, other in group)
     common = probe.public if same_split else probe.test[torch.arange(min(COMMON_SAMPLES, len(probe.test)))]

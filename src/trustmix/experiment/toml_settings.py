@@ -17,7 +17,7 @@ def read(file: Path) -> dict[str, Any]:
 
     Parameters
     ----------
-    file
+    file : Path
         A TOML file.
 
     Returns
@@ -44,9 +44,9 @@ def parse(text: str, where: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    text
+    text : str
         TOML.
-    where
+    where : str
         The name of the text in an error message.
 
     Returns
@@ -75,9 +75,9 @@ def override(fields: dict[str, Any], change: str) -> None:
 
     Parameters
     ----------
-    fields
+    fields : dict
         Settings by key.
-    change
+    change : str
         `key=value` with the key's sections in front of it, as on the command line. Another `name` of a section
         removes the section's other settings, which belong to the old name.
 
@@ -114,7 +114,7 @@ def parse_value(text: str) -> Any:
 
     Parameters
     ----------
-    text
+    text : str
         A TOML value; any other text counts as a string. So does `nan`, which names an attack.
 
     Returns
@@ -139,7 +139,7 @@ def write(fields: Mapping[str, Any]) -> str:
 
     Parameters
     ----------
-    fields
+    fields : mapping of str to object
         Settings by key; None, which TOML does not have, is left out.
 
     Returns
@@ -171,7 +171,7 @@ def toml_value(value: Any) -> str:
 
     Parameters
     ----------
-    value
+    value : object
         A string, a number, a boolean, or lists and tables of them.
 
     Returns
