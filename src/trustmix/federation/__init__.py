@@ -8,9 +8,7 @@ from trustmix.federation.engine import ENGINES, Engine, EngineSetup
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.method import (
-    CENTRALIZED,
     CLIENTS,
-    LOCAL_ONLY,
     METHODS,
     Method,
     Rule,
@@ -24,10 +22,8 @@ from trustmix.federation.state import Checkpoint, DiskStore, MemoryStore
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, train, validate_loss
 
 __all__ = [
-    "CENTRALIZED",
     "CLIENTS",
     "ENGINES",
-    "LOCAL_ONLY",
     "METHODS",
     "OPTIMIZERS",
     "Callback",

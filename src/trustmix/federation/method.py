@@ -138,9 +138,6 @@ PREDICTION_SETTINGS = (
 )
 """Settings about predictions, and what is made of them."""
 
-LOCAL_ONLY, CENTRALIZED = "alone", "reference"
-"""The names of two methods that reports compare others with."""
-
 METHODS: Registry[Method] = Registry("rule", provided_by="trustmix.methods")
 
 Rule: TypeAlias = str | float | Method | Aggregator | type[Aggregator]
