@@ -326,3 +326,21 @@ def test_classes_that_nobody_can_compare_are_refused_before_training(tmp_path: P
     with pytest.raises(TrustmixError, match="no chain of clients that share a class leads from class"):
         tm.run(recipe, out=tmp_path / "run")
     assert not (tmp_path / "run" / "rounds.jsonl").exists()
+
+
+@pytest.mark.parametrize("change", ["theory.every=1", "track.tensorboard=tb", "track.mlflow=ml"])
+def test_what_needs_a_run_directory_is_refused_without_one(change: str) -> None:
+    with pytest.raises(TrustmixError, match=f"{change.partition('=')[0]} needs a run directory; give out"):
+        tm.run(small(change))
+
+
+@pytest.mark.parametrize("option", ["resume", "overwrite"])
+def test_a_run_cannot_go_on_or_be_replaced_without_a_directory(option: str) -> None:
+    with pytest.raises(TrustmixError, match=f"{option} needs a run directory; give out"):
+        tm.run(small(), **{option: True})  # type: ignore[arg-type]
+
+
+def test_a_run_in_worker_processes_leaves_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tm.run(small("engine.mode=processes", "rounds=1"))
+    assert list(tmp_path.glob("trustmix-*")) == []

@@ -224,7 +224,6 @@ def test_a_forged_safetensors_string_is_refused(forged: bytes) -> None:
         ({"fingerprint": "0" * 16}, "says fingerprint"),
         ({"base": "0" * 16}, "a difference to another teacher"),
         ({"base": None}, "says base = None"),
-        ({"hint": "trust me"}, "says hint = trust me; expected was None"),
     ],
 )
 def test_a_header_that_was_swapped_is_refused(change: dict[str, Any], reason: str) -> None:

@@ -94,6 +94,9 @@ def decode_frame(message: bytes, limit: int, source: str) -> tuple[dict[str, tor
     if len(message) > limit:
         raise TrustmixError(f"{source} is {len(message)} bytes long; at most {limit} were promised.")
     start = len(MAGIC) + CHECKSUM_BYTES
+    if message.startswith(MAGIC[:-1]) and not message.startswith(MAGIC) and message[3:4].isdigit():
+        found, ours = message[3:4].decode(), MAGIC[3:4].decode()
+        raise TrustmixError(f"{source} has format {found}; this version of trustmix reads format {ours}.")
     if not message.startswith(MAGIC):
         raise TrustmixError(f"{source} does not begin with {MAGIC.decode()}; it is no message of trustmix.")
     if _checksum(message[start:]) != message[len(MAGIC) : start]:
