@@ -71,6 +71,41 @@ def test_an_own_density_is_named_in_a_recipe(tmp_path: Path) -> None:
     assert tm.Recipe.load(tmp_path / "run" / "recipe.toml").density.kind == DENSITY
 
 
+def test_a_sweep_of_fresh_processes_fits_an_own_density(tmp_path: Path) -> None:
+    call("sweep", "digits", "--over", f"density.kind=gaussians,{DENSITY}", *SETS, "--jobs", "2", "--out", "sweep")
+    call("report", "sweep", "--out", "sweep.html")
+    page = (tmp_path / "sweep.html").read_text()
+    assert "NearestNeighbours" in page
+
+
+@pytest.mark.slow
+def test_a_served_federation_fits_a_density_of_the_nodes_own_and_none_that_the_server_names(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustmix[flower]'")
+    from benchmarks.deployment import Deployment
+
+    settings = [
+        "clients=2",
+        "rounds=1",
+        "split.classes_per_client=5",
+        f"density.kind={DENSITY}",
+        "participation.quorum=1",
+    ]
+    deployment = Deployment(tmp_path, "demo", settings, ["0", "1"], secure=False)
+    try:
+        deployment.serve()
+        refused = deployment.join("0")
+        deployment.wait(lambda: "which is code" in deployment.log("0") + deployment.log("serve"), 300, "the refusal")
+        refused.terminate()
+        refused.wait()
+        for node in ("0", "1"):
+            deployment.join(node, f'share = {node}\ndensity = "{DENSITY}"\n')
+        assert deployment.finish(300) == 0, deployment.log("serve")
+    finally:
+        deployment.close()
+    (line,) = deployment.rounds()
+    assert sorted(line["participants"]) == ["0", "1"]
+
+
 @pytest.mark.slow
 def test_a_served_federation_uses_an_own_rule_that_its_nodes_do_not_have(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustmix[flower]'")
