@@ -75,8 +75,10 @@ class Recipe(ConfigModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_rule(cls, fields: Any) -> Any:
-        wire = fields.get("wire") if isinstance(fields, Mapping) else None
+    def _default_rule(cls, fields: object) -> object:
+        if not isinstance(fields, Mapping):
+            return fields
+        wire = fields.get("wire")
         shared = isinstance(wire, Mapping) and wire.get("labels", "none") != "none"
         return {"rule": "trust", **fields} if shared else fields
 
@@ -148,7 +150,7 @@ class Recipe(ConfigModel):
             if self._is_set(setting):
                 raise TrustmixError(f"{setting} is not read by {method.name}: {reason}; leave {setting} out")
 
-    def _value(self, setting: str) -> Any:
+    def _value(self, setting: str) -> object:
         """The value of a setting, by section.key."""
         section, _, key = setting.partition(".")
         found = getattr(self, section)
@@ -205,7 +207,7 @@ class Recipe(ConfigModel):
         return self.density.calibration == "holdout" and self.privacy.epsilon is None
 
     @classmethod
-    def load(cls, recipe: "str | Path | Mapping[str, Any] | Recipe", overrides: Iterable[str] = ()) -> "Recipe":
+    def load(cls, recipe: "str | Path | Mapping[str, object] | Recipe", overrides: Iterable[str] = ()) -> "Recipe":
         """Load and validate a recipe to run.
 
         Parameters
@@ -271,7 +273,7 @@ class Recipe(ConfigModel):
         except ValidationError as error:
             raise TrustmixError(f"{file}: {format_validation_error(error, setting_names())}") from error
 
-    def resolve_engine(self, chosen: Mapping[str, Any]) -> "Recipe":
+    def resolve_engine(self, chosen: Mapping[str, object]) -> "Recipe":
         """Fill in the settings that the recipe leaves to the engine.
 
         Parameters
@@ -340,7 +342,7 @@ def _is_stored(info: ValidationInfo) -> bool:
     return bool(info.context and info.context.get("stored"))
 
 
-def _known_fields(model: type[BaseModel], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _known_fields(model: type[BaseModel], fields: Mapping[str, object]) -> dict[str, object]:
     """The fields that the model and its sections have; sections that accept any key are left as they are."""
     known = {}
     for name, value in fields.items():

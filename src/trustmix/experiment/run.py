@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from trustmix.callbacks import MLflow, TensorBoard
 from trustmix.data.inference import InputSpec
@@ -18,7 +17,7 @@ from trustmix.theory.probe import TheoryProbe
 
 
 def run(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
+    recipe: str | Path | Mapping[str, object] | Recipe,
     *,
     out: str | Path | None = None,
     resume: bool = False,

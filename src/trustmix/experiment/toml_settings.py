@@ -134,7 +134,7 @@ def parse_value(text: str) -> Any:
     return value if value == value else text.strip()  # nan alone differs from itself
 
 
-def write(fields: Mapping[str, Any]) -> str:
+def write(fields: Mapping[str, object]) -> str:
     """Format settings as a TOML document.
 
     Parameters
@@ -158,13 +158,13 @@ def write(fields: Mapping[str, Any]) -> str:
     return tomli_w.dumps(_without_none(fields))
 
 
-def _without_none(value: Any) -> Any:
+def _without_none(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
     return [_without_none(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def toml_value(value: Any) -> str:
+def toml_value(value: object) -> str:
     """Format one value as TOML on one line, which `tomli_w` does not do for arrays and tables.
 
     Directories of a sweep are named after these texts.

@@ -1,8 +1,8 @@
-"""Many runs of one recipe: every combination of the swept values with every seed, and a table of what came out.
+"""Many runs of one recipe: every combination of the swept values with every seed, and a table of the results.
 
-Each is an ordinary run directory, DIR/<cell>/seed-<n>, played by a process of its own (`worker`): one that dies
-hurts no other. The cores are shared out evenly: with J runs side by side each gets cores // J threads (by
-OMP_NUM_THREADS) and, where its recipe leaves it open, as many workers, which the run settles as it begins.
+Each run has an ordinary run directory, DIR/<cell>/seed-<n>, and a process of its own (`worker`): one that dies does
+not affect the others. With J runs in parallel, each gets cores // J threads (by OMP_NUM_THREADS) and, if its recipe
+does not set engine.workers, as many workers.
 """
 
 import hashlib
@@ -31,24 +31,35 @@ from trustmix.sweeps.tables import ResultTable, RunResult, format_value, pivot
 
 SWEEP_FORMAT = 1
 """The version of sweep.json."""
-PAUSE = 0.05
-"""Seconds between two looks at the processes."""
-MOST_SEEDS = 10_000
-LONGEST = 120
-"""Characters of a cell's directory name at most."""
+POLL_INTERVAL = 0.05
+"""Seconds between two checks of the processes."""
+MAX_SEEDS = 10_000
+"""Seeds at most that a number of seeds stands for."""
+MAX_NAME_LENGTH = 120
+"""Characters at most of a directory name, before its hash."""
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep."""
+    """One run of a sweep.
 
-    settings: Mapping[str, Any]
+    Parameters
+    ----------
+    settings : mapping of str to object
+        The value of every swept setting, as TOML knows it.
+    seed : int
+        The seed.
+    recipe : Recipe
+        The recipe with these settings and this seed.
+    """
+
+    settings: Mapping[str, object]
     seed: int
     recipe: Recipe
 
     @property
     def name(self) -> str:
-        """Its directory inside the sweep's."""
+        """The directory of the run inside that of the sweep."""
         return f"{slug(self.settings)}/seed-{self.seed}"
 
     def __str__(self) -> str:
@@ -58,63 +69,123 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """A run that ended in this call."""
+    """The end of a run.
+
+    Parameters
+    ----------
+    run : SweepRun
+        The run.
+    seconds : float
+        The time that its process took.
+    accuracy : float, optional
+        The accuracy of the best round, a fraction; None if the run failed.
+    reason : str, optional
+        The reason of a failure; None if the run is finished.
+    """
 
     run: SweepRun
     seconds: float
     accuracy: float | None = None
-    """The best round's, if the run is finished."""
     reason: str | None = None
-    """Why it failed, if it did."""
 
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """Where a sweep is; told whenever a run starts or ends."""
+    """The progress of a sweep when a run starts or ends.
+
+    Parameters
+    ----------
+    done : int
+        The number of runs that have ended, those of earlier calls included.
+    total : int
+        The number of all runs.
+    running : sequence of SweepRun
+        The runs that have a process now.
+    ended : RunOutcome, optional
+        The run that has just ended, if one has.
+    """
 
     done: int
-    """Runs that ended, those of earlier calls included."""
     total: int
     running: Sequence[SweepRun]
     ended: RunOutcome | None = None
-    """The run that has just ended, if one has."""
 
 
 SweepCallback: TypeAlias = Callable[[SweepProgress], None]
+"""A function that `sweep` calls at the beginning and whenever a run starts or ends."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What came out of a sweep."""
+    """The result of a sweep.
+
+    Parameters
+    ----------
+    folder : Path
+        The directory of the sweep.
+    over : mapping of str to sequence
+        The swept settings and their values.
+    results : sequence of RunResult
+        The results of the finished runs.
+    failed : mapping of str to str
+        The reasons of the other runs, by the name of the run.
+    """
 
     folder: Path
-    over: Mapping[str, Sequence[Any]]
+    over: Mapping[str, Sequence[object]]
     results: Sequence[RunResult]
-    """The finished runs."""
     failed: Mapping[str, str]
-    """The others, and why they failed."""
 
     @property
     def table(self) -> ResultTable:
-        """The table of the paper's layout."""
+        """The results in the layout of the paper's tables."""
         return pivot(self.over, self.results)
 
 
 def sweep(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
-    over: Mapping[str, Sequence[Any]],
+    recipe: str | Path | Mapping[str, object] | Recipe,
+    over: Mapping[str, Sequence[object]],
     seeds: int | Sequence[int],
     out: str | Path,
     overrides: Sequence[str] = (),
     jobs: int | None = None,
     watch: SweepCallback | None = None,
 ) -> Sweep:
-    """Run a recipe with all combinations of the values in `over` and all seeds (an integer n: 0 to n - 1).
+    """Run a recipe with every combination of the swept values and every seed.
 
-    What is finished in the directory `out` is kept, what was interrupted goes on, what failed is tried again; values
-    and seeds may be added. At the end the directory holds table.md, table.tex, table.csv (a line a cell) and runs.csv
-    (a line a run). `jobs` runs go side by side, by default as many as cores and memory allow.
+    A sweep in the directory `out` goes on: finished runs are kept, interrupted runs are resumed, failed runs are tried
+    again, and values and seeds may be added. At the end the directory holds table.md, table.tex, table.csv (one line
+    per combination) and runs.csv (one line per run).
 
+    Parameters
+    ----------
+    recipe : str, Path, mapping or Recipe
+        The name of a built-in recipe, a TOML file, settings by key, or a recipe.
+    over : mapping of str to sequence
+        The settings to sweep, each as section.key, and their values. The last one makes the columns of the table.
+    seeds : int or sequence of int
+        The seeds; a number n stands for 0 to n - 1.
+    out : str or Path
+        The directory of the sweep.
+    overrides : sequence of str
+        Changes of the recipe for all runs, each as "key=value".
+    jobs : int, optional
+        The number of runs in parallel; by default as many as cores and memory allow.
+    watch : callable, optional
+        Called with a `SweepProgress` at the beginning and whenever a run starts or ends.
+
+    Returns
+    -------
+    Sweep
+        The results of the finished runs, and the reasons of the failed ones.
+
+    Raises
+    ------
+    TrustmixError
+        If a recipe of the sweep is not valid, a value or a seed is given twice, or the directory holds something else.
+
+    Examples
+    --------
     >>> import tempfile
     >>> small = {"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}}
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -132,23 +203,50 @@ def sweep(
     if not (folder / "sweep.json").exists():
         ensure_empty(folder)  # before a lock file is put into a directory of other files
     with storage.lock_directory(folder):
-        _record(folder, over, runs)
-        with closing(_play(folder, runs, min(jobs or 1, len(runs)), watch or (lambda _: None))) as played:
-            failed = {str(ended.run): ended.reason for ended in played if ended.reason is not None}
+        _write_record(folder, over, runs)
+        with closing(_run_all(folder, runs, min(jobs or 1, len(runs)), watch or (lambda _: None))) as outcomes:
+            failed = {str(ended.run): ended.reason for ended in outcomes if ended.reason is not None}
         found = Sweep(folder, over, [_result(folder, run) for run in runs if _finished(folder, run)], failed)
         _write_tables(found)
     return found
 
 
 def expand_grid(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
-    over: Mapping[str, Sequence[Any]],
+    recipe: str | Path | Mapping[str, object] | Recipe,
+    over: Mapping[str, Sequence[object]],
     seeds: int | Sequence[int],
     overrides: Sequence[str] = (),
 ) -> list[SweepRun]:
-    """All runs of a sweep, cell by cell, every recipe checked."""
+    """List the runs of a sweep.
+
+    Parameters
+    ----------
+    recipe : str, Path, mapping or Recipe
+        The name of a built-in recipe, a TOML file, settings by key, or a recipe.
+    over : mapping of str to sequence
+        The settings to sweep, each as section.key, and their values.
+    seeds : int or sequence of int
+        The seeds; a number n stands for 0 to n - 1.
+    overrides : sequence of str
+        Changes of the recipe for all runs, each as "key=value".
+
+    Returns
+    -------
+    list of SweepRun
+        All runs; the seeds of one combination follow each other.
+
+    Raises
+    ------
+    TrustmixError
+        If a recipe of the sweep is not valid, or a value or a seed is given twice.
+
+    Examples
+    --------
+    >>> [str(run) for run in expand_grid("demo", {"rule": ["avg", "suwa"]}, seeds=2)]
+    ['rule=avg seed 0', 'rule=avg seed 1', 'rule=suwa seed 0', 'rule=suwa seed 1']
+    """
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    _check(over, seeds, overrides)
+    _validate_grid(over, seeds, overrides)
     runs = []
     for values, seed in product(product(*over.values()), seeds):
         settings = dict(zip(over, values, strict=True))
@@ -161,7 +259,8 @@ def expand_grid(
     return runs
 
 
-def _override(key: str, value: Any) -> str:
+def _override(key: str, value: object) -> str:
+    """A change of a recipe, as --set takes it."""
     try:
         return f"{key}={toml_value(value)}"
     except TypeError as error:
@@ -169,8 +268,8 @@ def _override(key: str, value: Any) -> str:
         raise TrustmixError(f"{key} cannot be {value!r}; a recipe holds {kinds} only.") from error
 
 
-def _check(over: Mapping[str, Sequence[Any]], seeds: Sequence[int], overrides: Sequence[str]) -> None:
-    """Refuse a sweep that would be empty, run something twice, or ask for a setting in two ways."""
+def _validate_grid(over: Mapping[str, Sequence[object]], seeds: Sequence[int], overrides: Sequence[str]) -> None:
+    """Refuse a sweep that would be empty, have a run twice, or set one setting in two ways."""
     if not over or not seeds:
         raise TrustmixError("A sweep needs a setting to sweep over and at least one seed.")
     for key, values in {**over, "seed": seeds}.items():
@@ -189,13 +288,30 @@ def _check(over: Mapping[str, Sequence[Any]], seeds: Sequence[int], overrides: S
         raise TrustmixError(f'"{both[0]}" sets what the sweep varies; leave out one of the two.')
 
 
-def parse_over(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """What --over asks for; commas inside brackets, braces and quotes belong to a value.
+def parse_over(texts: Sequence[str]) -> dict[str, list[object]]:
+    """Parse the values of --over.
 
+    Parameters
+    ----------
+    texts : sequence of str
+        Each "key=value,value"; commas inside brackets, braces and quotes belong to a value.
+
+    Returns
+    -------
+    dict of str to list
+        The values of every setting, as TOML knows them; any other text is a string.
+
+    Raises
+    ------
+    TrustmixError
+        If a text has another form, or a setting is given twice.
+
+    Examples
+    --------
     >>> parse_over(["rule=avg,{ tau = 0.4 }", "model.hidden=[64],[64, 32]"])
     {'rule': ['avg', {'tau': 0.4}], 'model.hidden': [[64], [64, 32]]}
     """
-    over: dict[str, list[Any]] = {}
+    over: dict[str, list[object]] = {}
     for text in texts:
         key, equals, rest = text.partition("=")
         parts = _split(rest)
@@ -225,8 +341,25 @@ def _split(text: str) -> list[str]:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """What --seeds asks for: a number of seeds, or a list of them.
+    """Parse the value of --seeds.
 
+    Parameters
+    ----------
+    text : str
+        A number of seeds, or a list of seeds with commas.
+
+    Returns
+    -------
+    list of int
+        The seeds.
+
+    Raises
+    ------
+    TrustmixError
+        If the text has another form, or the number is larger than `MAX_SEEDS`.
+
+    Examples
+    --------
     >>> parse_seeds("3"), parse_seeds("3,4,5"), parse_seeds("7,")
     ([0, 1, 2], [3, 4, 5], [7])
     """
@@ -234,26 +367,38 @@ def parse_seeds(text: str) -> list[int]:
     if not all(re.fullmatch(r"[0-9]{1,18}", part) for part in parts) or text.strip() == "0":
         raise TrustmixError(f'--seeds takes a number of seeds, such as 3, or a list, such as 3,4,5, not "{text}".')
     seeds = [int(part) for part in parts]
-    if "," not in text and seeds[0] > MOST_SEEDS:
-        raise TrustmixError(f"--seeds {text} asks for that many seeds; {MOST_SEEDS} is the most, or a list of some.")
+    if "," not in text and seeds[0] > MAX_SEEDS:
+        raise TrustmixError(f"--seeds {text} asks for that many seeds; {MAX_SEEDS} is the most, or a list of some.")
     return seeds if "," in text else list(range(seeds[0]))
 
 
-def slug(settings: Mapping[str, Any]) -> str:
-    """A directory name that people can read; a few digits tell apart what had to be changed or cut for it.
+def slug(settings: Mapping[str, object]) -> str:
+    """Return a readable directory name for a combination of settings.
 
+    Parameters
+    ----------
+    settings : mapping of str to object
+        The value of every swept setting.
+
+    Returns
+    -------
+    str
+        The settings as text; a name that had to be changed or cut for a directory ends in a hash of the full text.
+
+    Examples
+    --------
     >>> slug({"rule": {"tau": 0.4}, "clients": 5}), slug({"model.hidden": [64, 32]})
     ('clients=5,rule=tau=0.4', 'model.hidden=64-32-4c3758')
     """
     texts = {key: format_value(settings[key]) for key in sorted(settings)}
     text = ",".join(f"{key}={value}" for key, value in texts.items())
     safe_texts = {key: re.sub(r"[^A-Za-z0-9.=+_-]+", "-", value).strip("-") for key, value in texts.items()}
-    safe = ",".join(f"{key}={value}" for key, value in safe_texts.items())[:LONGEST]
+    safe = ",".join(f"{key}={value}" for key, value in safe_texts.items())[:MAX_NAME_LENGTH]
     return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-def _record(folder: Path, over: Mapping[str, Sequence[Any]], runs: Sequence[SweepRun]) -> None:
-    """Write down what is swept, unless the directory holds something else than a part of it."""
+def _write_record(folder: Path, over: Mapping[str, Sequence[object]], runs: Sequence[SweepRun]) -> None:
+    """Write sweep.json; a sweep that is there already must be a part of this one."""
     file = folder / "sweep.json"
     if not file.exists():
         ensure_empty(folder)
@@ -271,11 +416,11 @@ def _record(folder: Path, over: Mapping[str, Sequence[Any]], runs: Sequence[Swee
 
 
 def read_sweep_recipes(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read what a sweep directory records of its runs.
+    """Read the recipes in the record of a sweep.
 
     Parameters
     ----------
-    folder
+    folder : Path
         The directory of the sweep, which holds a sweep.json.
 
     Returns
@@ -314,8 +459,10 @@ def _write_tables(found: Sweep) -> None:
         storage.write_bytes(found.folder / name, text.encode())
 
 
-def _play(folder: Path, runs: Sequence[SweepRun], jobs: int, watch: SweepCallback) -> Generator[RunOutcome, None, None]:
-    """Play the runs that are not finished, some side by side, and tell how each ended."""
+def _run_all(
+    folder: Path, runs: Sequence[SweepRun], jobs: int, watch: SweepCallback
+) -> Generator[RunOutcome, None, None]:
+    """Run what is not finished, several runs in parallel, and yield the outcome of each."""
     waiting = [run for run in runs if not _finished(folder, run)]
     done, running = len(runs) - len(waiting), list[_Process]()
     watch(SweepProgress(done, len(runs), []))
@@ -324,21 +471,21 @@ def _play(folder: Path, runs: Sequence[SweepRun], jobs: int, watch: SweepCallbac
             while waiting and len(running) < jobs:
                 running.append(_Process(folder, waiting.pop(0), max(1, cores() // jobs)))
                 watch(SweepProgress(done, len(runs), [process.run for process in running]))
-            over = [process for process in running if process.ended]
-            for process in over:
+            finished = [process for process in running if process.ended]
+            for process in finished:
                 running.remove(process)
                 done, ended = done + 1, process.result()
                 watch(SweepProgress(done, len(runs), [process.run for process in running], ended))
                 yield ended
-            if not over:
-                time.sleep(PAUSE)
+            if not finished:
+                time.sleep(POLL_INTERVAL)
     finally:
         for process in running:
             process.kill()
 
 
 class _Process:
-    """A run as a process. What it says on stderr is kept beside its directory until it has succeeded."""
+    """The process of a run; a log beside the run directory keeps its stderr until it has succeeded."""
 
     def __init__(self, sweep: Path, run: SweepRun, share: int) -> None:
         self.run, self._folder = run, sweep / run.name
@@ -366,7 +513,7 @@ class _Process:
         return self._process.poll() is not None
 
     def result(self) -> RunOutcome:
-        """How it ended."""
+        """The outcome of a process that has ended."""
         seconds, code = time.monotonic() - self._begin, self._process.returncode
         if code != 0:
             return RunOutcome(self.run, seconds, reason=_reason(code, self._log.read_text("utf-8", "replace")))
@@ -374,13 +521,13 @@ class _Process:
         return RunOutcome(self.run, seconds, accuracy=RunDirectory(self._folder).summary()["best_accuracy"])
 
     def kill(self) -> None:
-        """End it at once; a run directory can take that."""
+        """Kill the process; its run can be resumed."""
         self._process.kill()
         self._process.wait()
 
 
 def _reason(code: int, log: str) -> str:
-    r"""Why a process failed: the signal that killed it, or the last thing it said.
+    r"""The reason of a failure: the signal that killed the process, or the last line of its log.
 
     >>> _reason(-15, ""), _reason(1, "Traceback ...\nValueError: boom\n\n")
     ('it was killed (SIGTERM)', 'ValueError: boom')
@@ -389,5 +536,5 @@ def _reason(code: int, log: str) -> str:
         name = signal.Signals(-code).name
         hint = ", as the system does when memory runs out; fewer --jobs need less" if name == "SIGKILL" else ""
         return f"it was killed ({name}){hint}"
-    said = log.strip().splitlines()
-    return said[-1].strip() if said else f"it ended with exit code {code}"
+    lines = log.strip().splitlines()
+    return lines[-1].strip() if lines else f"it ended with exit code {code}"

@@ -120,7 +120,7 @@ def to_rich_table(table: ResultTable) -> "Table":
     Returns
     -------
     rich.table.Table
-        What a rich console prints.
+        A table that a rich console prints.
     """
     from rich.table import Table
     from rich.text import Text

@@ -1,6 +1,7 @@
 """One run of a sweep, in a process of its own: `python -m trustmix.sweeps.worker SWEEP NAME WORKERS PARENT`.
 
-It dies with the sweep that started it, leaves Ctrl-C to it, and its last line on stderr says why it failed.
+It dies with the sweep that started it and ignores Ctrl-C, which the sweep handles. If it fails, its last line on stderr
+is the reason.
 """
 
 import os
@@ -16,7 +17,22 @@ from trustmix.sweeps.sweep import read_sweep_recipes
 
 
 def run_cell(sweep: Path, name: str, workers: int) -> None:
-    """Start the run or go on with it; one that has begun keeps the number of workers it began with."""
+    """Start a run of a sweep, or resume it.
+
+    Parameters
+    ----------
+    sweep : Path
+        The directory of the sweep.
+    name : str
+        The directory of the run inside that of the sweep.
+    workers : int
+        The number of workers of a new run whose recipe does not set it; a resumed run keeps its own.
+
+    Raises
+    ------
+    TrustmixError
+        If the run cannot be started or fails.
+    """
     recipe = Recipe.load(read_sweep_recipes(sweep)[name])
     begun = (sweep / name / "recipe.toml").exists()
     if recipe.engine.workers is None and not begun:
@@ -25,7 +41,15 @@ def run_cell(sweep: Path, name: str, workers: int) -> None:
 
 
 def main(sweep: str, name: str, workers: str, parent: str) -> None:
-    """The life of the process."""
+    """Run the process; the parameters are the arguments of the command line.
+
+    Parameters
+    ----------
+    sweep, name, workers : str
+        The parameters of `run_cell`.
+    parent : str
+        The process id of the sweep.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         die_with_parent()
