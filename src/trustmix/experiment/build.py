@@ -343,6 +343,12 @@ def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
     ------
     TrustmixError
         If a model cannot be built for the data, or has no features and the density needs them.
+
+    Examples
+    --------
+    >>> recipe = Recipe.load("demo", ["clients=5"])
+    >>> len(model_factories(recipe, load_data(recipe)))
+    5
     """
     models = [recipe.models[index % len(recipe.models)] for index in range(recipe.clients)]
     factories = [client_model_factory(recipe, data, model, str(index)) for index, model in enumerate(models)]

@@ -105,6 +105,12 @@ def load_public(recipe: Recipe, data: Dataset) -> Labelled:
     ------
     TrustmixError
         As `split_data`.
+
+    Examples
+    --------
+    >>> recipe = Recipe.load("demo", ["public.samples=100"])
+    >>> len(load_public(recipe, load_data(recipe)))
+    100
     """
     pool = _public_pool(recipe, data)
     return split_data(recipe, data)[0] if pool is None else _draw_public(recipe, pool)
@@ -154,6 +160,11 @@ def client_calibration(recipe: Recipe, client: int) -> Labelled:
     ------
     TrustmixError
         If the data are not found or cannot be split.
+
+    Examples
+    --------
+    >>> len(client_calibration(Recipe.load("demo", ["split.samples_per_client=100"]), client=3))
+    20
     """
     return split_data(recipe, load_data(recipe))[1][client][1]
 

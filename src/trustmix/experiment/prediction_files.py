@@ -160,6 +160,15 @@ def write_teacher(path: Path, teacher: Teacher[Array], names: Predictions) -> No
     ------
     StorageError
         If the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile, trustmix as tm
+    >>> teacher = tm.mix(np.array([[[0.75, 0.25]], [[0.25, 0.75]]]))
+    >>> file = Path(tempfile.mkdtemp()) / "teacher.csv"
+    >>> write_teacher(file, teacher, Predictions(teacher.probabilities, classes=("cat", "dog")))
+    >>> file.read_text().splitlines()
+    ['cat,dog,effective_clients', '0.5,0.5,2.0']
     """
     if path.suffix == ".npz":
         arrays = {"predictions": teacher.probabilities, "effective_clients": teacher.effective_clients}
@@ -188,6 +197,10 @@ def validate_output_name(path: Path) -> None:
     ------
     TrustmixError
         If the name does not end in .npz or .csv.
+
+    Examples
+    --------
+    >>> validate_output_name(Path("teacher.csv"))
     """
     if path.suffix not in (".npz", ".csv"):
         raise TrustmixError(f"{path} (--out) must end in .npz or .csv.")

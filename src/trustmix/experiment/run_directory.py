@@ -204,6 +204,11 @@ def ensure_empty(folder: Path) -> None:
     ------
     TrustmixError
         If it is a file or holds other files.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> ensure_empty(Path(tempfile.mkdtemp()))
     """
     if folder.is_file():
         raise TrustmixError(f"{folder} is a file; --out must be a new or an empty directory.")
@@ -234,6 +239,10 @@ def ensure_same_recipe(folder: Path, begun: Recipe, recipe: Recipe) -> None:
     ------
     TrustmixError
         If they differ; the message names the settings that do.
+
+    Examples
+    --------
+    >>> ensure_same_recipe(Path("runs/demo"), Recipe.load("demo"), Recipe.load("demo"))
     """
     if begun != recipe:
         before, after = set(_settings(begun)), set(_settings(recipe))
