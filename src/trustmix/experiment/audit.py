@@ -37,7 +37,7 @@ def audit(folder: Path) -> Audit:
         raise TrustmixError(f"{folder} is a run of {recipe.rule}; the audit is of rules that mix predictions.")
     rounds = record.rounds()
     quiet = ["engine.name=local", "engine.mode=sequential", "faults.crash=0", "faults.late=0"]
-    honest = recipe.model_copy(update={"attack": AttackConfig()})  # liars train honestly, and it is about training
+    honest = recipe.model_copy(update={"attack": AttackConfig()})  # Byzantine clients train honestly too
     with build_federation(Recipe.load(honest, quiet), record) as experiment:
         findings = infer_membership(experiment.clients, len(rounds), method.aggregator)
     return Audit(folder, recipe.privacy.epsilon, rounds[-1].accuracy_mean, findings)
