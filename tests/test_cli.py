@@ -35,8 +35,8 @@ def test_the_demo_shows_that_density_beats_averaging_and_leaves_a_report(tmp_pat
     assert avg > alone
     assert gain == pytest.approx(max(uwa, suwa) - avg, abs=0.11)
     page = (tmp_path / "demo" / "report.html").read_text()
-    said = r"<h1>\w+ brings 20 clients to ([\d.]+)\s%, ([\d.]+) points over AVG; alone they reach ([\d.]+)\s%"
-    title = re.search(said, page)
+    pattern = r"<h1>\w+ brings 20 clients to ([\d.]+)\s%, ([\d.]+) points over AVG; alone they reach ([\d.]+)\s%"
+    title = re.search(pattern, page)
     assert title
     best, lead, trained = map(float, title.groups())
     assert (best >= max(uwa, suwa), trained) == (True, alone)
@@ -56,7 +56,7 @@ def test_run_prints_rounds_and_a_table_and_names_the_directory(tmp_path: Path, m
     assert CliRunner().invoke(app, ["run", "demo", *SETS, "--resume"]).exit_code == 0
 
 
-def test_runs_of_the_same_name_are_told_apart_in_a_report(tmp_path: Path) -> None:
+def test_runs_of_the_same_name_are_distinguished_in_a_report(tmp_path: Path) -> None:
     for folder in ("one/suwa", "two/suwa"):
         CliRunner().invoke(app, ["run", "demo", *SETS, "--quiet", "--out", str(tmp_path / folder)])
     folders = [str(tmp_path / "one" / "suwa"), str(tmp_path / "two" / "suwa")]

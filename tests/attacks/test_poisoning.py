@@ -1,4 +1,4 @@
-"""What liars say is what their attack says they say, and it arrives as any other upload would."""
+"""Every attack produces the upload that it is named for, and the upload keeps its valid form on the wire."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from trustmix.attacks.poisoning import scores_of
 from trustmix.wire import MessageHeader, decode_upload, encode_upload
 
 SAMPLES, CLASSES = 30, 5
-ENVELOPE = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
+HEADER = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
 
 
 def upload(seed: int) -> Upload:
-    luck = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     held = torch.tensor([1, 1, 0, 0, 0]).roll(seed)
-    scores, ranks = torch.randn(SAMPLES, generator=luck), torch.rand(SAMPLES, generator=luck)
-    predictions = torch.softmax(3 * torch.randn(SAMPLES, CLASSES, generator=luck), 1)
+    scores, ranks = torch.randn(SAMPLES, generator=generator), torch.rand(SAMPLES, generator=generator)
+    predictions = torch.softmax(3 * torch.randn(SAMPLES, CLASSES, generator=generator), 1)
     return Upload(str(seed), predictions, scores, held, ranks)
 
 
@@ -28,23 +28,23 @@ MEAN = torch.stack([one.predictions for one in HONEST]).mean(0)
 OWN = upload(0)
 
 
-def told(kind: str, own: Upload = OWN) -> Upload:
+def poison(kind: str, own: Upload = OWN) -> Upload:
     return POISONING_ATTACKS.get(kind)(AttackContext(own, HONEST, torch.Generator().manual_seed(0)))
 
 
 @pytest.mark.parametrize("kind", POISONING_ATTACKS.names())
 @pytest.mark.parametrize("own", [OWN, Upload("0", OWN.predictions, OWN.scores)], ids=["with labels", "without"])
-def test_a_lie_keeps_the_form_of_an_upload(kind: str, own: Upload) -> None:
-    found = decode_upload(encode_upload(told(kind, own), ENVELOPE, "float32"), ENVELOPE)
+def test_an_attack_keeps_the_form_of_an_upload(kind: str, own: Upload) -> None:
+    found = decode_upload(encode_upload(poison(kind, own), HEADER, "float32"), HEADER)
     assert found.predictions.shape == (SAMPLES, CLASSES)
     assert (found.class_counts is None) == (own.class_counts is None)
 
 
 @pytest.mark.parametrize("kind", MALFORMED_MESSAGES.names())
-def test_a_forgery_is_refused(kind: str) -> None:
+def test_a_malformed_message_is_refused(kind: str) -> None:
     honest = encode_upload(HONEST[0], MessageHeader("1", 3, "f" * 16, SAMPLES, CLASSES), "float32")
     with pytest.raises(TrustmixError):
-        decode_upload(MALFORMED_MESSAGES.get(kind)(OWN, [honest], ENVELOPE), ENVELOPE)
+        decode_upload(MALFORMED_MESSAGES.get(kind)(OWN, [honest], HEADER), HEADER)
 
 
 def one_hot(row: torch.Tensor) -> int:
@@ -55,18 +55,18 @@ def one_hot(row: torch.Tensor) -> int:
 def test_least_likely_and_dissimilar_read_the_honest_mean() -> None:
     covariance = torch.cov(MEAN.double().T)
     for x in range(SAMPLES):
-        assert one_hot(told("least-likely").predictions[x]) == int(MEAN[x].argmin())
-        assert one_hot(told("dissimilar").predictions[x]) == int(covariance[int(MEAN[x].argmax())].argmin())
+        assert one_hot(poison("least-likely").predictions[x]) == int(MEAN[x].argmin())
+        assert one_hot(poison("dissimilar").predictions[x]) == int(covariance[int(MEAN[x].argmax())].argmin())
 
 
-def test_hiding_says_nothing_that_no_honest_client_said_and_of_that_the_worst() -> None:
-    for x, row in enumerate(told("hide").predictions):
+def test_hide_sends_the_worst_of_the_honest_predictions() -> None:
+    for x, row in enumerate(poison("hide").predictions):
         losses = [-float((MEAN[x] * one.predictions[x].log()).sum()) for one in HONEST]
         assert torch.equal(row, HONEST[losses.index(max(losses))].predictions[x])
 
 
 def test_a_shuffle_keeps_the_confidences_and_gives_the_least_to_the_likeliest() -> None:
-    found = told("shuffle").predictions
+    found = poison("shuffle").predictions
     assert torch.equal(found.sort(1).values, OWN.predictions.sort(1).values)
     assert torch.equal(found.argmin(1), OWN.predictions.argmax(1))
     assert torch.equal(found.argmax(1), OWN.predictions.topk(2, 1).indices[:, 1])
@@ -76,33 +76,33 @@ def test_a_shuffle_keeps_the_confidences_and_gives_the_least_to_the_likeliest() 
     ("kind", "same"),
     [("inflate", "predictions"), ("labels", "predictions"), ("flip", "scores"), ("temperature", "scores")],
 )
-def test_a_lie_about_one_thing_leaves_the_other_as_it_is(kind: str, same: str) -> None:
-    found: Any = told(kind)
+def test_an_attack_on_one_part_leaves_the_other_as_it_is(kind: str, same: str) -> None:
+    found: Any = poison(kind)
     assert torch.equal(getattr(found, same), getattr(OWN, same))
     assert any(
         not torch.equal(getattr(found, part), getattr(OWN, part)) for part in ("predictions", "scores", "class_counts")
     )
 
 
-def test_what_each_simple_lie_says() -> None:
-    assert bool((scores_of(told("inflate")) > 9e5).all())
-    assert torch.equal(told("fixed").predictions.argmax(1), torch.zeros(SAMPLES, dtype=torch.int64))
-    assert torch.equal(told("flip").predictions.argmax(1), (OWN.predictions.argmax(1) + 1) % CLASSES)
-    assert torch.equal(told("temperature").predictions.argmax(1), OWN.predictions.argmax(1))
-    assert float(told("temperature").predictions.amax(1).mean()) > float(OWN.predictions.amax(1).mean())
-    claimed, held = told("labels").class_counts, OWN.class_counts
+def test_what_each_simple_attack_sends() -> None:
+    assert bool((scores_of(poison("inflate")) > 9e5).all())
+    assert torch.equal(poison("fixed").predictions.argmax(1), torch.zeros(SAMPLES, dtype=torch.int64))
+    assert torch.equal(poison("flip").predictions.argmax(1), (OWN.predictions.argmax(1) + 1) % CLASSES)
+    assert torch.equal(poison("temperature").predictions.argmax(1), OWN.predictions.argmax(1))
+    assert float(poison("temperature").predictions.amax(1).mean()) > float(OWN.predictions.amax(1).mean())
+    claimed, held = poison("labels").class_counts, OWN.class_counts
     assert claimed is not None
     assert held is not None
     assert torch.equal(claimed > 0, held == 0)
     best = torch.stack([scores_of(one) for one in HONEST]).amax(0)
-    assert torch.equal(scores_of(told("takeover")), best)
+    assert torch.equal(scores_of(poison("takeover")), best)
 
 
-def test_a_concentrated_lie_is_about_few_samples_and_all_its_trust_is_there() -> None:
-    found = told("concentrate")
-    lied = (found.predictions != OWN.predictions).any(1)
-    assert int(lied.sum()) == 1
-    assert torch.equal(found.predictions[lied].argmax(1), MEAN[lied].argmin(1))
-    assert torch.equal(scores_of(found)[~lied], scores_of(OWN)[~lied])
+def test_concentrate_changes_few_samples_and_claims_trust_only_there() -> None:
+    found = poison("concentrate")
+    changed = (found.predictions != OWN.predictions).any(1)
+    assert int(changed.sum()) == 1
+    assert torch.equal(found.predictions[changed].argmax(1), MEAN[changed].argmin(1))
+    assert torch.equal(scores_of(found)[~changed], scores_of(OWN)[~changed])
     assert found.ranks is not None
-    assert bool((found.ranks[~lied] == 0).all())
+    assert bool((found.ranks[~changed] == 0).all())

@@ -15,6 +15,7 @@ from trustmix.cli import app
 INTERRUPTED = """
 import sys
 import trustmix as tm
+from trustmix.federation import ProgressCallback
 
 recipe = {
     "clients": 5,
@@ -27,13 +28,13 @@ recipe = {
 }
 
 
-def stop(moment):
-    if moment.round == 3 and moment.done == 2:
+def stop(event):
+    if event.round == 3 and event.done == 2:
         raise KeyboardInterrupt
 
 
 try:
-    tm.run(recipe, out="runs/one", watch=stop)
+    tm.run(recipe, out="runs/one", callbacks=[ProgressCallback(stop)])
 except KeyboardInterrupt:
     pass
 tm.run(recipe, out="runs/one", resume=True)
@@ -49,9 +50,7 @@ def recorded(folder: Path, tracker: str, place: str) -> list[dict[str, Any]]:
 NO_TRACKERS = "no trackers are installed: pip install 'trustmix[track]'"
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is None, reason="no trackers are installed: pip install 'trustmix[track]'"
-)
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason=NO_TRACKERS)
 def test_tensorboard_has_every_round_once_after_a_resume(tmp_path: Path) -> None:
     lines = recorded(tmp_path, "tensorboard", "tb")
     code = """
@@ -68,9 +67,7 @@ print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag 
     assert [value for _, value in found["seconds/train"]] == pytest.approx([line["seconds"]["train"] for line in lines])
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("mlflow") is None, reason="no trackers are installed: pip install 'trustmix[track]'"
-)
+@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason=NO_TRACKERS)
 def test_mlflow_has_one_run_with_every_round_once_after_a_resume(tmp_path: Path) -> None:
     lines = recorded(tmp_path, "mlflow", "sqlite:///mlflow.db")
     code = """
@@ -85,13 +82,13 @@ print(json.dumps([len(runs), runs[0].info.status, runs[0].data.params, history])
     runs, status, parameters, history = json.loads(output.splitlines()[-1])
     assert (runs, status) == (1, "FINISHED")
     assert parameters["split.samples_per_client"] == "40"
-    for name, told in history.items():
-        assert [step for step, _ in told] == [1, 2, 3]
-        assert [value for _, value in told] == pytest.approx([line[name] for line in lines])
+    for name, logged in history.items():
+        assert [step for step, _ in logged] == [1, 2, 3]
+        assert [value for _, value in logged] == pytest.approx([line[name] for line in lines])
 
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
-def test_without_the_library_the_sentence_says_what_to_install_and_nothing_is_begun(
+def test_without_the_library_the_error_names_what_to_install_and_nothing_is_written(
     tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, tracker, None)

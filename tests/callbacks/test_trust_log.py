@@ -81,17 +81,17 @@ def test_a_round_is_written_down_as_its_uploads_say(tmp_path: Path) -> None:
     federation = tm.Federation(clients=engine, public=SHARED, rule="suwa", callbacks=[recorder(tmp_path)])
     federation.run(rounds=2)
     for number, present in ((1, ["0", "1", "2"]), (2, ["0", "2"])):
-        told = RoundTrust.load(tmp_path / f"{number:06d}.safetensors")
-        assert (told.round, told.clients, told.weighed) == (number, present, True)
+        saved = RoundTrust.load(tmp_path / f"{number:06d}.safetensors")
+        assert (saved.round, saved.clients, saved.weighed) == (number, present, True)
         sent = [decode_upload(engine.payloads[number, c], SHARED.header(c, number), None) for c in present]
         weights = torch.softmax(0.25 * torch.stack([torch.as_tensor(upload.scores) for upload in sent]), 0)[:, order]
-        assert torch.allclose(told.shares.double(), weights, atol=1e-3)
-        assert torch.equal(told.votes, torch.stack([u.predictions.argmax(1)[order] for u in sent]).to(torch.int32))
+        assert torch.allclose(saved.shares.double(), weights, atol=1e-3)
+        assert torch.equal(saved.votes, torch.stack([u.predictions.argmax(1)[order] for u in sent]).to(torch.int32))
         mixed = sum(w[:, None] * u.predictions[order] for w, u in zip(weights, sent, strict=True))
-        assert torch.allclose(told.teacher.double(), torch.as_tensor(mixed).double(), atol=1e-3)
+        assert torch.allclose(saved.teacher.double(), torch.as_tensor(mixed).double(), atol=1e-3)
         for group in range(CLASSES):
             mean = weights[:, PUBLIC.labels[order] == group].mean(1)
-            assert torch.allclose(told.trust[:, group].double(), mean, atol=1e-3)
+            assert torch.allclose(saved.trust[:, group].double(), mean, atol=1e-3)
 
 
 def test_weights_that_a_rule_keeps_are_shared_out(tmp_path: Path) -> None:
@@ -100,25 +100,25 @@ def test_weights_that_a_rule_keeps_are_shared_out(tmp_path: Path) -> None:
         client.labels = "counts"
     federation = tm.Federation(clients=members, public=SHARED, rule="trust", callbacks=[recorder(tmp_path)])
     (line,) = federation.run(rounds=1).rounds
-    told = RoundTrust.load(tmp_path / "000001.safetensors")
-    assert told.weighed
-    assert torch.allclose(told.shares.double().sum(0), torch.ones(len(PUBLIC)).double(), atol=1e-2)
-    assert float(told.shares.double().square().sum(0).mean()) == pytest.approx(line.concentration, rel=1e-2)
+    saved = RoundTrust.load(tmp_path / "000001.safetensors")
+    assert saved.weighed
+    assert torch.allclose(saved.shares.double().sum(0), torch.ones(len(PUBLIC)).double(), atol=1e-2)
+    assert float(saved.shares.double().square().sum(0).mean()) == pytest.approx(line.concentration, rel=1e-2)
 
 
-def test_rules_without_weights_are_told_as_agreement_and_unknown_classes_go_by_the_teacher(tmp_path: Path) -> None:
+def test_rules_without_weights_are_recorded_as_agreement_and_unknown_classes_go_by_the_teacher(tmp_path: Path) -> None:
     federation = tm.Federation(clients=clients(), public=SHARED, rule="fedmd", callbacks=[recorder(tmp_path, None)])
     federation.run(rounds=1)
-    told = RoundTrust.load(tmp_path / "000001.safetensors")
-    assert not told.weighed
-    taught = told.teacher.argmax(1)
+    saved = RoundTrust.load(tmp_path / "000001.safetensors")
+    assert not saved.weighed
+    taught = saved.teacher.argmax(1)
     for sample in range(len(taught)):
-        agreeing = told.votes[:, sample] == taught[sample]
+        agreeing = saved.votes[:, sample] == taught[sample]
         if agreeing.any():
-            assert (told.shares[:, sample] > 0).tolist() == agreeing.tolist()
+            assert (saved.shares[:, sample] > 0).tolist() == agreeing.tolist()
     there = torch.bincount(taught, minlength=CLASSES) > 0
-    assert torch.allclose(told.trust[:, there].sum(0).double(), torch.ones(int(there.sum())).double(), atol=1e-2)
-    assert bool((told.trust[:, ~there] == -1).all())
+    assert torch.allclose(saved.trust[:, there].sum(0).double(), torch.ones(int(there.sum())).double(), atol=1e-2)
+    assert bool((saved.trust[:, ~there] == -1).all())
 
 
 def test_clients_without_a_teacher_leave_nothing(tmp_path: Path) -> None:

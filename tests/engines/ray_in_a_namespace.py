@@ -114,18 +114,20 @@ class Looks(Client):
 def test_actors_read_what_clients_share_in_one_place_and_each_client_has_one_home() -> None:
     engine = RayEngine(clients(4, Looks), workers=2, cpus=0.5)
     teacher = encode_teacher(torch.rand(60, CLASSES), PUBLIC.header("server", 1), "float32")
-    told = []
+    reported = []
     for number in (1, 2):
         answers = list(engine.exchange(dict.fromkeys(engine.clients, Request(number, teacher))))
         assert [answer.client for answer in answers] == engine.clients
-        told.append([json.loads(a.reason.partition(": ")[2]) for a in answers if isinstance(a, Failure)])
+        reported.append([json.loads(a.reason.partition(": ")[2]) for a in answers if isinstance(a, Failure)])
     engine.close()
-    homes = [[process for *_, process in answers] for answers in told]
+    homes = [[process for *_, process in answers] for answers in reported]
     assert homes[0] == homes[1]
     assert len(set(homes[0])) == 2
-    for places, size, _ in told[0]:
+    for places, size, _ in reported[0]:
         assert size == len(teacher)
-        assert places[:2] == told[0][0][0][:2], "public and test data: the same bytes of the same file in all processes"
+        assert places[:2] == reported[0][0][0][:2], (
+            "public and test data: the same bytes of the same file in all processes"
+        )
         assert all(rights.endswith("s") for _, rights, _ in places), "and private data too are read where they lie"
 
 
@@ -173,7 +175,7 @@ def test_what_no_cluster_can_hold_is_refused() -> None:
         RayEngine(clients(), gpus=64)
 
 
-def test_a_recipe_names_it_and_ray_address_says_where(cluster: str, tmp_path: Path) -> None:
+def test_a_recipe_selects_it_and_ray_address_names_the_cluster(cluster: str, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('clients = 5\nrounds = 2\n[data]\nname = "digits"\n[split]\nsamples_per_client = 60\n')
     chosen = ["--set", "engine.name=ray", "--set", "engine.cpus=0.5", "--set", "engine.workers=1"]

@@ -1,6 +1,6 @@
-"""Ray: what can be said without starting it, and the rest in a network namespace that has nothing but loopback.
+"""Ray: tests that need no running Ray, and the others in a network namespace that has nothing but loopback.
 
-Ray listens on the host's address, whatever it is told; inside the namespace nobody else can reach it.
+Ray listens on the host's address and has no setting for it; inside the namespace no other machine can reach it.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ from trustmix.experiment.build import build_federation
 INSIDE = Path(__file__).with_name("ray_in_a_namespace.py")
 
 
-def test_without_ray_the_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(TrustmixError, match=r'needs Ray: pip install "trustmix\[ray\]"'):
         build_federation(Recipe.load("demo", ["engine.name=ray"]))

@@ -34,12 +34,12 @@ def test_who_was_in_the_data_is_found_in_a_model_that_knows_them_by_heart_and_no
     assert guess.high - guess.low < 0.2
 
 
-def test_the_command_tells_all_attacks_and_refuses_what_is_no_finished_run(tmp_path: Path) -> None:
+def test_the_command_prints_all_attacks_and_refuses_what_is_no_finished_run(tmp_path: Path) -> None:
     private = {"privacy": {"epsilon": 1000.0, "mechanism": "uploads"}}
     folder = trained(tmp_path / "run", {"first_epochs": 1}, **private)
-    told = CliRunner().invoke(app, ["audit", str(folder)], env={"COLUMNS": "200"})
-    assert told.exit_code == 0, told.output
-    assert all(word in told.output for word in ("predictions", "scores", "teacher", "1000"))
+    printed = CliRunner().invoke(app, ["audit", str(folder)], env={"COLUMNS": "200"})
+    assert printed.exit_code == 0, printed.output
+    assert all(word in printed.output for word in ("predictions", "scores", "teacher", "1000"))
     refused = CliRunner().invoke(app, ["audit", str(tmp_path / "nothing")])
     assert refused.exit_code == 2
     (folder / "summary.json").unlink()
@@ -47,18 +47,20 @@ def test_the_command_tells_all_attacks_and_refuses_what_is_no_finished_run(tmp_p
         audit(folder)
 
 
-def test_a_run_with_liars_is_audited_as_if_they_were_honest(tmp_path: Path) -> None:
+def test_a_run_with_byzantine_clients_is_audited_as_if_they_were_honest(tmp_path: Path) -> None:
     how = {"seed": 3, "guard": {"on": True}}
     honest = audit(trained(tmp_path / "honest", {"first_epochs": 1}, **how))
-    lied = audit(trained(tmp_path / "lied", {"first_epochs": 1}, attack={"kind": "takeover", "share": 0.2}, **how))
-    assert lied.findings[0] == honest.findings[0]
+    attacked = audit(
+        trained(tmp_path / "attacked", {"first_epochs": 1}, attack={"kind": "takeover", "share": 0.2}, **how)
+    )
+    assert attacked.findings[0] == honest.findings[0]
 
 
-def test_strength_is_that_of_scikit_learn_ties_included() -> None:
+def test_auc_and_tpr_are_those_of_scikit_learn_ties_included() -> None:
     draws = np.random.default_rng(0)
     members = draws.random(3000) < 0.4
     scores = np.round(draws.normal(size=3000) + members, 1)
-    auc, caught = AttackScores(scores, members, np.zeros(3000), np.arange(3000)).strength()
+    auc, tpr = AttackScores(scores, members, np.zeros(3000), np.arange(3000)).auc_and_tpr()
     alarms, hits, _ = roc_curve(members, scores, drop_intermediate=False)
     assert auc == pytest.approx(roc_auc_score(members, scores))
-    assert caught == pytest.approx(hits[alarms <= 0.01].max())
+    assert tpr == pytest.approx(hits[alarms <= 0.01].max())

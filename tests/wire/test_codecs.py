@@ -1,4 +1,4 @@
-"""Codecs: rows stay on the simplex, and no entry is further from the truth than the documentation says."""
+"""Codecs: rows stay on the simplex, and no entry is further from the truth than documented."""
 
 import math
 

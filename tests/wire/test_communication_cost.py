@@ -1,4 +1,4 @@
-"""What a run says it sent, compared with the paper's figures: 2 MB and 50 MB against 172 MB and 468 MB."""
+"""The bytes that a run records as sent, compared with the paper's figures: 2 MB and 50 MB against 172 MB and 468 MB."""
 
 import pytest
 import torch

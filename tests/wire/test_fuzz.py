@@ -70,20 +70,20 @@ def little_memory(megabytes: int = 64) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def damaged(message: bytes, other: bytes, luck: random.Random) -> Iterator[bytes]:
+def damaged(message: bytes, other: bytes, generator: random.Random) -> Iterator[bytes]:
     """The message cut, flipped, lengthened, overwritten and crossed with another, once each."""
-    place, length = luck.randrange(len(message)), luck.randint(1, 40)
+    place, length = generator.randrange(len(message)), generator.randint(1, 40)
     yield message[:place]
     yield message[place + 1 :]
-    yield message[:place] + bytes([message[place] ^ (1 << luck.randrange(8))]) + message[place + 1 :]
-    yield message + luck.randbytes(length)
-    yield luck.randbytes(length) + message
-    yield message[:place] + luck.randbytes(length) + message[place + length :]
-    yield message[:place] + luck.randbytes(length) + message[place:]
-    yield message[: luck.randint(1, START)] + other[luck.randint(0, START) :]
+    yield message[:place] + bytes([message[place] ^ (1 << generator.randrange(8))]) + message[place + 1 :]
+    yield message + generator.randbytes(length)
+    yield generator.randbytes(length) + message
+    yield message[:place] + generator.randbytes(length) + message[place + length :]
+    yield message[:place] + generator.randbytes(length) + message[place:]
+    yield message[: generator.randint(1, START)] + other[generator.randint(0, START) :]
     yield message[:START] + other[START:]
     yield message + other
-    yield message * luck.randint(2, 60)
+    yield message * generator.randint(2, 60)
 
 
 def test_sound_messages_are_taken() -> None:
@@ -92,13 +92,13 @@ def test_sound_messages_are_taken() -> None:
 
 
 def test_more_than_ten_thousand_damaged_messages_are_each_refused_with_a_reason() -> None:
-    luck, refused = random.Random(0), 0
+    generator, refused = random.Random(0), 0
     originals = {sound.message for sound in SOUND}  # a piece of one and the rest of another may make that other
     with little_memory():
         for _ in range(36):
             for sound in SOUND:
-                other = luck.choice([o for o in SOUND if o.message != sound.message])
-                for message in damaged(sound.message, other.message, luck):
+                other = generator.choice([o for o in SOUND if o.message != sound.message])
+                for message in damaged(sound.message, other.message, generator):
                     if message in originals:
                         continue
                     with pytest.raises(TrustmixError, match=r"^The message of (7|server) .*\.$"):
@@ -122,14 +122,14 @@ def compress(contents: bytes, **options: Any) -> bytes:
 
 def test_damage_under_a_right_checksum_never_crashes_and_never_takes_memory() -> None:
     """The checksum is no signature: whoever forges a message can make it fit. What still decodes is a valid upload."""
-    luck, refused = random.Random(1), 0
+    generator, refused = random.Random(1), 0
     with little_memory():
         for _ in range(40):
             for sound in SOUND:
                 body = bytearray(sound.message[START:])
-                body[luck.randrange(len(body))] ^= 1 << luck.randrange(8)
+                body[generator.randrange(len(body))] ^= 1 << generator.randrange(8)
                 contents = bytearray(zstandard.ZstdDecompressor(dict_data=DICTIONARY).decompress(sound.message[START:]))
-                contents[luck.randrange(len(contents))] ^= 1 << luck.randrange(8)
+                contents[generator.randrange(len(contents))] ^= 1 << generator.randrange(8)
                 for forged in (add_checksum(bytes(body)), add_checksum(compress(bytes(contents)))):
                     try:
                         found = sound.open(forged)
@@ -212,18 +212,23 @@ def test_a_forged_safetensors_string_is_refused(forged: bytes) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"kind": "teacher"}, "says kind = teacher; expected was scores or density"),
-        ({"kind": ["scores"]}, "says kind"),
+        ({"kind": "teacher"}, "has kind = teacher; expected was scores or density"),
+        ({"kind": ["scores"]}, "has kind"),
         ({"codec": "float8"}, 'There is no codec "float8"'),
-        ({"codec": "x" * 900}, r"says codec = x{60}; expected was x{60}\.$"),
+        ({"codec": "x" * 900}, r"has codec = x{60}; expected was x{60}\.$"),
         ({"codec": "top-3"}, "has nothing for classes"),
         ({"codec": "float16"}, "has nothing for predictions"),
-        ({"sender": "8"}, "says sender = 8; expected was 7"),
-        ({"round": 2}, "says round = 2; expected was 3"),
-        ({"round": None}, "says round = None"),
-        ({"fingerprint": "0" * 16}, "says fingerprint"),
+        ({"sender": "8"}, "has sender = 8; expected was 7"),
+        ({"round": 2}, "has round = 2; expected was 3"),
+        ({"round": None}, "has round = None"),
+        ({"fingerprint": "0" * 16}, "has fingerprint"),
         ({"base": "0" * 16}, "a difference to another teacher"),
+<<<<<<< HEAD
         ({"base": None}, "says base = None"),
+=======
+        ({"base": None}, "has base = None"),
+        ({"hint": "trust me"}, "has hint = trust me; expected was None"),
+>>>>>>> words1
     ],
 )
 def test_a_header_that_was_swapped_is_refused(change: dict[str, Any], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What clients that lie say instead of the truth, for simulations."""
+"""Attacks of Byzantine clients for simulations, and membership inference against uploads."""
 
 from trustmix.attacks.malformed import MALFORMED_MESSAGES
 from trustmix.attacks.poisoning import POISONING_ATTACKS, Attack, AttackContext

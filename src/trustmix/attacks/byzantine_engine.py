@@ -1,6 +1,7 @@
-"""Clients that lie, for simulations: a part of them, drawn from the seed, sends something else than it should.
+"""An engine with Byzantine clients for simulations: a fraction of the clients, drawn from the seed, sends attacks.
 
-They do their steps honestly, see what the honest clients of the round say, and only then lie.
+Byzantine clients do their steps as honest clients do. They see the uploads of the honest clients of the round, and then
+replace their own upload.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +18,32 @@ from trustmix.seeds import numpy_generator, torch_generator
 from trustmix.wire import decode_upload, encode_upload
 
 ATTACKS = (*POISONING_ATTACKS.names(), *MALFORMED_MESSAGES.names())
-"""The kinds of attack there are."""
+"""The names of all attacks."""
 
 
 def validate_attack(kind: str) -> str:
-    """The kind, if there is such an attack."""
+    """Check the name of an attack.
+
+    Parameters
+    ----------
+    kind
+        The name.
+
+    Returns
+    -------
+    str
+        The same name.
+
+    Raises
+    ------
+    TrustmixError
+        If no attack has the name.
+
+    Examples
+    --------
+    >>> validate_attack("flip")
+    'flip'
+    """
     if kind not in ATTACKS:
         raise TrustmixError(
             f'There is no attack "{kind}".{did_you_mean(kind, ATTACKS)} There are: {", ".join(ATTACKS)}.'
@@ -31,55 +53,91 @@ def validate_attack(kind: str) -> str:
 
 @dataclass(frozen=True)
 class ByzantineEngine:
-    """Another engine, in which some clients lie."""
+    """An engine around another engine that replaces the uploads of some clients by attacks.
+
+    Parameters
+    ----------
+    engine
+        The engine that runs the clients.
+    public
+        The public set.
+    kind
+        The name of the attack, one of `ATTACKS`.
+    share
+        The fraction of Byzantine clients; their number is rounded to the nearest integer.
+    codec
+        The codec of the attackers' uploads, which is that of the honest clients.
+    seed
+        The seed of the choice of clients and of random attacks.
+
+    Examples
+    --------
+    >>> import torch
+    >>> class FiveClients:
+    ...     clients = list("abcde")
+    >>> engine = ByzantineEngine(FiveClients(), Public(torch.zeros(1, 2), 2), "flip", share=0.4)
+    >>> len(engine.byzantine_clients)
+    2
+    """
 
     engine: Engine
     public: Public
     kind: str
     share: float
-    """Part of the clients that lie, rounded to the nearest number of them."""
     codec: str = "float32"
-    """What their uploads are encoded with, as those of the honest."""
     seed: int = 0
 
     @property
     def clients(self) -> Sequence[str]:
-        """The clients of the engine underneath."""
+        """The client ids of the wrapped engine."""
         return self.engine.clients
 
     @property
-    def liars(self) -> set[str]:
-        """Those who lie: with a larger share, the same ones and more."""
+    def byzantine_clients(self) -> set[str]:
+        """The ids of the Byzantine clients; a larger share keeps them and adds others."""
         order = numpy_generator(self.seed, "liars").permutation(len(self.clients))
         return {self.clients[index] for index in order[: round(self.share * len(self.clients))]}
 
     def close(self) -> None:
-        """Close the engine underneath."""
+        """Close the wrapped engine."""
         self.engine.close()
 
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
-        """The exchange with its lies. Honest answers come first, since the liars wait for them."""
-        liars, waiting, honest = self.liars, [], list[Reply]()
+        """Run one exchange with attacks.
+
+        Parameters
+        ----------
+        requests
+            The request of each client, by client id.
+
+        Yields
+        ------
+        Reply or Failure
+            One answer for each request. The answers of Byzantine clients come last, since they depend on the others.
+        """
+        byzantine, waiting, honest = self.byzantine_clients, list[Reply](), list[Reply]()
         for answer in self.engine.exchange(requests):
             if isinstance(answer, Failure) or answer.payload is None:
                 yield answer
-            elif answer.client in liars:
+            elif answer.client in byzantine:
                 waiting.append(answer)
             else:
                 honest.append(answer)
                 yield answer
-        said = [self._open(reply, requests[reply.client]) for reply in honest]
+        uploads = [self._decode(reply, requests[reply.client]) for reply in honest]
+        messages = [reply.payload or b"" for reply in honest]
         for reply in waiting:
-            own = self._open(reply, requests[reply.client])
-            yield replace(reply, payload=self._lie(reply, own, said or [own], [one.payload or b"" for one in honest]))
+            own = self._decode(reply, requests[reply.client])
+            yield replace(reply, payload=self._attack(reply, own, uploads or [own], messages))
 
-    def _open(self, reply: Reply, request: Request) -> Upload:
+    def _decode(self, reply: Reply, request: Request) -> Upload:
         base = self.public.teacher(request.teacher, reply.round - 1) if request.teacher else None
         return decode_upload(reply.payload or b"", self.public.header(reply.client, reply.round), base)
 
-    def _lie(self, reply: Reply, own: Upload, said: Sequence[Upload], messages: Sequence[bytes]) -> bytes:
+    def _attack(self, reply: Reply, own: Upload, honest: Sequence[Upload], messages: Sequence[bytes]) -> bytes:
+        """The message that a Byzantine client sends in place of its own upload."""
         header = self.public.header(reply.client, reply.round)
         if self.kind in MALFORMED_MESSAGES.names():
             return MALFORMED_MESSAGES.get(self.kind)(own, messages, header)
-        sight = AttackContext(own, said, torch_generator(self.seed, "lies", reply.client, reply.round))
-        return encode_upload(POISONING_ATTACKS.get(self.kind)(sight), header, self.codec)
+        context = AttackContext(own, honest, torch_generator(self.seed, "lies", reply.client, reply.round))
+        return encode_upload(POISONING_ATTACKS.get(self.kind)(context), header, self.codec)

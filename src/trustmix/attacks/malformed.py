@@ -1,6 +1,6 @@
-"""Messages that break the contract: numbers that are none, no probabilities, another round, somebody else's words.
+"""Malformed messages: values that are not finite, rows that are not probabilities, a wrong round, a replayed message.
 
-A door that works refuses every one of them; they are here so that it can be seen to.
+The server must refuse each of them; they are registered so that simulations and tests can show that it does.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,34 +15,95 @@ from trustmix.registry import Registry
 from trustmix.wire import MessageHeader, encode_upload
 
 MalformedMessage: TypeAlias = Callable[[Upload, Sequence[bytes], MessageHeader], bytes]
-"""From what the client would have said honestly, the honest clients' messages and its header to a forged message."""
+"""A function from the client's honest upload, the messages of the honest clients and the client's header to a message.
+"""
 
-MALFORMED_MESSAGES: Registry[MalformedMessage] = Registry("forgery")
+MALFORMED_MESSAGES: Registry[MalformedMessage] = Registry("malformed message")
 
 CODEC = "float32"
-"""It carries what is no probability unchanged."""
+"""The codec that encodes values outside the simplex unchanged."""
 
 
 @MALFORMED_MESSAGES.register("nan")
 def nan(own: Upload, honest: Sequence[bytes], header: MessageHeader) -> bytes:  # noqa: ARG001
-    """Predictions and scores that are no numbers."""
-    nothing = replace(own, predictions=own.predictions * torch.nan, scores=scores_of(own) * torch.nan)
-    return encode_upload(nothing, header, CODEC)
+    """Encode an upload whose predictions and scores are NaN.
+
+    Parameters
+    ----------
+    own
+        The client's honest upload.
+    honest
+        The messages of the honest clients; not used.
+    header
+        The client's header of the round.
+
+    Returns
+    -------
+    bytes
+        The message.
+    """
+    invalid = replace(own, predictions=own.predictions * torch.nan, scores=scores_of(own) * torch.nan)
+    return encode_upload(invalid, header, CODEC)
 
 
 @MALFORMED_MESSAGES.register("off-simplex")
 def off_simplex(own: Upload, honest: Sequence[bytes], header: MessageHeader) -> bytes:  # noqa: ARG001
-    """Predictions a hundred times as large as probabilities are."""
+    """Encode predictions that are a hundred times as large as probabilities.
+
+    Parameters
+    ----------
+    own
+        The client's honest upload.
+    honest
+        The messages of the honest clients; not used.
+    header
+        The client's header of the round.
+
+    Returns
+    -------
+    bytes
+        The message.
+    """
     return encode_upload(replace(own, predictions=100 * own.predictions), header, CODEC)
 
 
 @MALFORMED_MESSAGES.register("stale")
 def stale(own: Upload, honest: Sequence[bytes], header: MessageHeader) -> bytes:  # noqa: ARG001
-    """A message of the round before."""
+    """Encode an upload with the header of the round before.
+
+    Parameters
+    ----------
+    own
+        The client's honest upload.
+    honest
+        The messages of the honest clients; not used.
+    header
+        The client's header of the round.
+
+    Returns
+    -------
+    bytes
+        The message.
+    """
     return encode_upload(own, replace(header, round=header.round - 1), CODEC)
 
 
 @MALFORMED_MESSAGES.register("replay")
 def replay(own: Upload, honest: Sequence[bytes], header: MessageHeader) -> bytes:
-    """An honest client's message, sent once more."""
+    """Return the message of an honest client unchanged, or a stale message if there is no honest client.
+
+    Parameters
+    ----------
+    own
+        The client's honest upload.
+    honest
+        The messages of the honest clients.
+    header
+        The client's header of the round.
+
+    Returns
+    -------
+    bytes
+        The message.
+    """
     return honest[0] if honest else stale(own, honest, header)

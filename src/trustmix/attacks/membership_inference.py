@@ -1,10 +1,11 @@
-"""Membership inference: what uploads reveal of who was in the private data.
+"""Membership inference: which samples were in the private data of a client, inferred from its uploads.
 
-The attacker stands where the server stands and chooses the public set: it asks every client about candidates, samples
-that were trained on and fresh ones of the same classes, and gets real uploads of the last round, with codec and noise.
-A server that keeps to the protocol sees predictions on other samples and learns less, so this bounds it from above.
-The attacks: a client's predictions, the same against those of its peers (a likelihood ratio: the peers show how easy a
-sample is), its scores, for the samples behind the density, and the teacher, which all clients see.
+The attacker is a server that chooses the public set. It queries every client with candidates, which are training
+samples and fresh samples of the same classes, and gets real uploads of the last round, with codec and noise. An honest
+server sees predictions on other samples only and learns less, so the results are upper bounds for it.
+
+Four attacks use the predictions of a client, the same relative to the mean of its peers (an approximate likelihood
+ratio: the peers show how easy a sample is), its scores (for the calibration samples of the density), and the teacher.
 """
 
 from collections.abc import Sequence
@@ -21,72 +22,131 @@ from trustmix.federation import Client, Public
 from trustmix.seeds import derive_seed, numpy_generator
 from trustmix.wire import decode_upload
 
-FALSE_ALARMS = 0.01
-"""The part of fresh samples that an attack may take for members."""
-RESAMPLES = 400
-"""Of the bootstrap behind the intervals."""
+MAX_FALSE_POSITIVE_RATE = 0.01
+"""The false positive rate at which the true positive rate is measured."""
+N_RESAMPLES = 400
+"""The number of bootstrap resamples behind the intervals."""
 
 
 @dataclass(frozen=True)
 class AttackScores:
-    """An attack's scores, higher for members, each of what a group (a client) says of a sample."""
+    """The scores of an attack, one for each pair of a group and a sample.
+
+    Parameters
+    ----------
+    scores
+        Float array (n,): higher for samples that the attack takes for members.
+    members
+        Boolean array (n,): whether the sample was in the group's data.
+    groups
+        Array (n,): the group, which is a client.
+    samples
+        Array (n,): the sample.
+    """
 
     scores: np.ndarray
     members: np.ndarray
     groups: np.ndarray
     samples: np.ndarray
 
-    def strength(self, weights: np.ndarray | None = None) -> tuple[float, float]:
-        """The area under the ROC curve, and the part of members caught at 1 % false alarms.
+    def auc_and_tpr(self, weights: np.ndarray | None = None) -> tuple[float, float]:
+        """Return the area under the ROC curve, and the true positive rate at `MAX_FALSE_POSITIVE_RATE`.
 
+        Parameters
+        ----------
+        weights
+            Array (n,): how often each entry counts; once if None.
+
+        Returns
+        -------
+        float
+            The area under the ROC curve.
+        float
+            The true positive rate.
+
+        Examples
+        --------
         >>> members = np.array([True, False, True, False])
-        >>> AttackScores(np.array([3.0, 1, 2, 0]), members, np.zeros(4), np.arange(4)).strength()
+        >>> AttackScores(np.array([3.0, 1, 2, 0]), members, np.zeros(4), np.arange(4)).auc_and_tpr()
         (1.0, 1.0)
         """
         weights = np.ones(len(self.scores)) if weights is None else weights
-        levels, place = np.unique(-self.scores, return_inverse=True)
+        levels, index = np.unique(-self.scores, return_inverse=True)
         inside, outside = (
-            np.bincount(place, weights * kind, minlength=len(levels)) for kind in (self.members, ~self.members)
+            np.bincount(index, weights * kind, minlength=len(levels)) for kind in (self.members, ~self.members)
         )
         inside, outside = inside / inside.sum(), outside / outside.sum()
-        caught, alarms = inside.cumsum(), outside.cumsum()
-        area = float((outside * (caught - inside / 2)).sum())
-        return area, float(caught[alarms <= FALSE_ALARMS + 1e-12].max(initial=0.0))
+        true_positives, false_positives = inside.cumsum(), outside.cumsum()
+        area = float((outside * (true_positives - inside / 2)).sum())
+        return area, float(true_positives[false_positives <= MAX_FALSE_POSITIVE_RATE + 1e-12].max(initial=0.0))
 
     def interval(self) -> tuple[float, float]:
-        """95 % of the areas where groups and samples are both resampled, as clients share samples."""
-        draws = numpy_generator(0, "audit")
+        """Return the 95 % bootstrap interval of the area under the ROC curve.
+
+        Groups and samples are both resampled, since clients share samples.
+
+        Returns
+        -------
+        tuple of float
+            The lower and the upper end.
+        """
+        generator = numpy_generator(0, "audit")
         areas: list[float] = []
-        while len(areas) < RESAMPLES:
-            weights = _multiplicities(self.groups, draws) * _multiplicities(self.samples, draws)
+        while len(areas) < N_RESAMPLES:
+            weights = _resample_counts(self.groups, generator) * _resample_counts(self.samples, generator)
             if weights[self.members].sum() and weights[~self.members].sum():
-                areas.append(self.strength(weights)[0])
+                areas.append(self.auc_and_tpr(weights)[0])
         low, high = np.quantile(areas, [0.025, 0.975])
         return float(low), float(high)
 
 
-def _multiplicities(names: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-    """How often each name comes in a draw of as many names with replacement, for each entry."""
-    found, place = np.unique(names, return_inverse=True)
-    return np.bincount(draws.integers(len(found), size=len(found)), minlength=len(found))[place]
+def _resample_counts(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """For each entry, how often its value is in a resample of the distinct values with replacement."""
+    distinct, index = np.unique(values, return_inverse=True)
+    size = len(distinct)
+    return np.bincount(generator.integers(size, size=size), minlength=size)[index]
 
 
 @dataclass(frozen=True)
 class AttackResult:
-    """How well one attack does: 0.5 is guessing, 1 knows every member."""
+    """The result of one attack.
+
+    Parameters
+    ----------
+    attack
+        The name of the attack.
+    auc
+        The area under the ROC curve; 0.5 is chance, 1 finds every member.
+    low, high
+        The 95 % interval of the area.
+    tpr
+        The true positive rate at a false positive rate of 0.01; 0.01 is chance.
+    """
 
     attack: str
     auc: float
     low: float
     high: float
-    caught: float
-    """The part of members found at 1 % false alarms; 0.01 is guessing."""
+    tpr: float
 
     @classmethod
-    def of(cls, attack: str, guesses: AttackScores) -> "AttackResult":
-        """What the guesses of an attack are worth."""
-        auc, caught = guesses.strength()
-        return cls(attack, auc, *guesses.interval(), caught)
+    def from_scores(cls, attack: str, scores: AttackScores) -> "AttackResult":
+        """Compute the result of an attack.
+
+        Parameters
+        ----------
+        attack
+            The name of the attack.
+        scores
+            Its scores.
+
+        Returns
+        -------
+        AttackResult
+            The result.
+        """
+        auc, tpr = scores.auc_and_tpr()
+        return cls(attack, auc, *scores.interval(), tpr)
 
 
 def infer_membership(
@@ -97,105 +157,109 @@ def infer_membership(
     Parameters
     ----------
     clients
-        With the states that the run left, their private and test samples.
+        The clients with the states at the end of the run, their private and test samples.
     last
         The number of the last round.
     make_aggregator
-        The run's rule, for the attack on the teacher; None where there is none.
+        The rule of the run, for the attack on the teacher; None if the run has none.
 
     Returns
     -------
     list of AttackResult
         One for each attack.
+
+    Raises
+    ------
+    TrustmixError
+        If there are no test samples, or none of the classes of any client.
     """
     test = clients[0].test
     if test is None:
-        raise TrustmixError("The run has no test samples, and the audit needs some that nobody trained on.")
-    pool = _Pool([*(c.private for c in clients), *(c.calibration for c in clients), test])
-    trained, calibrated = pool.held[: len(clients)], pool.held[len(clients) : -1]
-    fresh = pool.held[-1] & ~np.any(pool.held[:-1], axis=0)
-    odds, scores, teacher = _uploads(clients, last, pool, make_aggregator)
-    labels = pool.samples.labels.numpy()
-    knows = np.stack([np.isin(labels, np.unique(labels[mine])) for mine in trained])
-    peers = _against_peers(odds, knows)
+        raise TrustmixError("The run has no test samples, and the audit needs samples that no client was trained on.")
+    candidates = _Candidates([*(c.private for c in clients), *(c.calibration for c in clients), test])
+    trained, calibrated = candidates.held[: len(clients)], candidates.held[len(clients) : -1]
+    fresh = candidates.held[-1] & ~np.any(candidates.held[:-1], axis=0)
+    log_odds, scores, teacher = _query_clients(clients, last, candidates.samples, make_aggregator)
+    labels = candidates.samples.labels.numpy()
+    own_class = np.stack([np.isin(labels, np.unique(labels[mine])) for mine in trained])
     attacks = [
-        ("predictions", odds, trained),
-        ("predictions against peers", peers, trained),
+        ("predictions", log_odds, trained),
+        ("predictions against peers", _subtract_peer_mean(log_odds, own_class), trained),
         ("scores", scores, calibrated),
     ]
-    found = [
-        AttackResult.of(name, _guesses(values, members, knows & fresh, labels)) for name, values, members in attacks
+    results = [
+        AttackResult.from_scores(name, _standardize(values, members, own_class & fresh, labels))
+        for name, values, members in attacks
     ]
     if teacher is not None:
-        anybody = np.any(trained, axis=0, keepdims=True)
-        found.append(AttackResult.of("teacher", _guesses(teacher[None], anybody, fresh[None], labels)))
-    return found
+        members = np.any(trained, axis=0, keepdims=True)
+        results.append(AttackResult.from_scores("teacher", _standardize(teacher[None], members, fresh[None], labels)))
+    return results
 
 
-class _Pool:
-    """All candidates, each once, and which of the given sets hold each: `held` (sets, samples)."""
+class _Candidates:
+    """The distinct samples of several sets, and which of the sets hold each: `held` (sets, samples)."""
 
     def __init__(self, sets: Sequence[Labelled]) -> None:
         inputs = torch.cat([one.inputs.cpu() for one in sets])
         labels = torch.cat([one.labels.cpu() for one in sets])
         rows = inputs.flatten(1).contiguous().view(torch.uint8).numpy()
         seen: dict[bytes, int] = {}
-        place = np.array([seen.setdefault(row.tobytes(), len(seen)) for row in rows])
-        first = torch.from_numpy(np.unique(place, return_index=True)[1])
+        index = np.array([seen.setdefault(row.tobytes(), len(seen)) for row in rows])
+        first = torch.from_numpy(np.unique(index, return_index=True)[1])
         self.samples = Labelled(inputs[first], labels[first])
         self.held = np.zeros((len(sets), len(first)), dtype=bool)
-        self.held[np.repeat(np.arange(len(sets)), [len(one) for one in sets]), place] = True
+        self.held[np.repeat(np.arange(len(sets)), [len(one) for one in sets]), index] = True
 
 
-def _uploads(
-    clients: Sequence[Client], last: int, pool: _Pool, make_aggregator: AggregatorFactory | None
+def _query_clients(
+    clients: Sequence[Client], last: int, samples: Labelled, make_aggregator: AggregatorFactory | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """What uploads of the last round say of the candidates, asked in public sets of the run's size.
+    """Query all clients with the samples, in public sets of the run's size.
 
-    Gives the log-odds of the true class (M, n), the scores (M, n), and the teacher's log-odds (n,).
+    Returns the log-odds of the true class (M, n), the scores (M, n), and the teacher's log-odds (n,).
     """
-    size, total = len(clients[0].public.inputs), len(pool.samples)
-    odds, scores = (np.zeros((len(clients), total)) for _ in range(2))
+    size, total = len(clients[0].public.inputs), len(samples)
+    log_odds, scores = (np.zeros((len(clients), total)) for _ in range(2))
     teacher = np.zeros(total)
     for number, begin in enumerate(range(0, total, size)):
-        asked = torch.arange(begin, begin + size) % total
-        here = np.arange(begin, min(begin + size, total))
-        some = pool.samples[asked]
-        public = Public(some.inputs.to(clients[0].hardware.device), clients[0].public.classes)
+        rows = np.arange(begin, min(begin + size, total))
+        queried = samples[torch.arange(begin, begin + size) % total]
+        public = Public(queried.inputs.to(clients[0].hardware.device), clients[0].public.classes)
         aggregator = make_aggregator() if make_aggregator is not None else None
         for index, client in enumerate(clients):
-            client.seed = derive_seed(client.seed, "audit", number)  # other noise for another set
+            client.seed = derive_seed(client.seed, "audit", number)  # each public set needs noise of its own
             upload = decode_upload(client.predict_on(last, public), public.header(client.id, last))
-            odds[index, here] = _log_odds(upload.predictions, some.labels)[: len(here)]
-            scores[index, here] = scores_of(upload).numpy()[: len(here)]
+            log_odds[index, rows] = _log_odds(upload.predictions, queried.labels)[: len(rows)]
+            scores[index, rows] = scores_of(upload).numpy()[: len(rows)]
             if aggregator is not None:
                 aggregator.update(upload)
         if aggregator is not None:
-            teacher[here] = _log_odds(aggregator.compute().probabilities, some.labels)[: len(here)]
-    return odds, scores, teacher if make_aggregator is not None else None
+            teacher[rows] = _log_odds(aggregator.compute().probabilities, queried.labels)[: len(rows)]
+    return log_odds, scores, teacher if make_aggregator is not None else None
 
 
 def _log_odds(predictions: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
-    """log(q_y / (1 - q_y)) of the true class y, which is nearly normal where a loss is not."""
+    """log(q_y / (1 - q_y)) of the true class y, which is closer to normal than the loss is."""
     q = predictions.to(torch.float64)
     right = torch.nn.functional.one_hot(labels, q.shape[1]).to(torch.bool)
     yes, no = q.masked_fill(~right, 0).sum(1), q.masked_fill(right, 0).sum(1)
     return (yes.clamp_min(1e-9).log() - no.clamp_min(1e-9).log()).numpy()
 
 
-def _against_peers(values: np.ndarray, knows: np.ndarray) -> np.ndarray:
-    """What each client says of each sample (M, n) beyond the mean of the others who know its class, if there are any.
+def _subtract_peer_mean(values: np.ndarray, own_class: np.ndarray) -> np.ndarray:
+    """The values (M, n) minus the mean over the other clients that hold the sample's class, if there are any.
 
-    Who of them holds the sample is not asked: the attacker does not know, and it would give members away.
+    Whether those clients hold the sample itself is not used: the attacker does not know it, and it would leak members.
     """
-    others = knows.sum(0) - knows
-    total = (values * knows).sum(0) - values * knows
-    beyond: np.ndarray = values - total / np.maximum(1, others)
-    return beyond
+    others = own_class.sum(0) - own_class
+    total = (values * own_class).sum(0) - values * own_class
+    difference: np.ndarray = values - total / np.maximum(1, others)
+    return difference
 
 
-def _guesses(values: np.ndarray, members: np.ndarray, fresh: np.ndarray, labels: np.ndarray) -> AttackScores:
-    """All guesses on one scale: in standard deviations of fresh samples that the same client says of the same class.
+def _standardize(values: np.ndarray, members: np.ndarray, fresh: np.ndarray, labels: np.ndarray) -> AttackScores:
+    """All scores on one scale: standardized by the fresh samples of the same group and class.
 
     Each row of values, members and fresh (groups, n) is one group.
     """

@@ -1,8 +1,8 @@
-"""Uploads that keep every promise of form and lie in what they say. Each lie is a function from what a liar knows.
+"""Poisoning attacks: uploads of valid form with false contents. Each attack is a function of what an attacker knows.
 
-Liars collude: they see what the honest clients say in the same round. LMA, CPA and HIPS are of Roux, Zimmer and
-Pokutta, *On the Byzantine-resilience of distillation-based federated learning* (2025); FDLA is of Tang et al., *Logits
-poisoning attack in federated distillation* (2024).
+Attackers collude: they see the uploads of the honest clients of the same round. LMA, CPA and HIPS are from Roux, Zimmer
+and Pokutta, *On the Byzantine-resilience of distillation-based federated learning* (2025); FDLA is from Tang et al.,
+*Logits poisoning attack in federated distillation* (2024).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,77 +18,171 @@ from trustmix.registry import Registry
 
 @dataclass(frozen=True)
 class AttackContext:
-    """What a liar knows when it lies."""
+    """What an attacker knows.
+
+    Parameters
+    ----------
+    own
+        The upload that the client would send if it were honest.
+    honest
+        The uploads of the honest clients of the round; the own upload alone if there are none.
+    generator
+        The generator of random attacks.
+    """
 
     own: Upload
-    """What it would have said honestly."""
     honest: Sequence[Upload]
-    """What the honest clients say in this round; its own upload alone if there are none."""
     generator: torch.Generator
 
     @property
     def honest_mean(self) -> torch.Tensor:
-        """(N, C): what the honest clients say on average."""
+        """Tensor (N, C): the mean of the honest clients' predictions."""
         return torch.stack([upload.predictions for upload in self.honest]).mean(0)
 
     def with_votes(self, classes: torch.Tensor) -> Upload:
-        """The own upload with full confidence in these classes (N,) instead of its predictions."""
+        """Return the own upload with one-hot predictions.
+
+        Parameters
+        ----------
+        classes
+            Integer tensor (N,): the class of each sample.
+
+        Returns
+        -------
+        Upload
+            With probability one for these classes.
+        """
         return replace(self.own, predictions=one_hot(classes, self.own.predictions.shape[1]).to(torch.float32))
 
 
 def scores_of(upload: Upload) -> torch.Tensor:
-    """The scores (N,) of an upload, zeros where it has none."""
+    """Return the scores of an upload.
+
+    Parameters
+    ----------
+    upload
+        The upload.
+
+    Returns
+    -------
+    torch.Tensor
+        The scores (N,); zeros if the upload has none.
+    """
     return torch.zeros(len(upload.predictions)) if upload.scores is None else upload.scores
 
 
 Attack: TypeAlias = Callable[[AttackContext], Upload]
+"""A function from what an attacker knows to the upload that it sends."""
 
 POISONING_ATTACKS: Registry[Attack] = Registry("attack")
 
-HUGE = 1e6
-"""What an inflated score is raised by."""
-SHARP = 0.1
-"""The temperature of predictions that claim too much."""
-FEW = 20
-"""One sample in so many is what a concentrated lie is about."""
+SCORE_INFLATION = 1e6
+"""The number that the attack `inflate` adds to scores."""
+SHARPENING_TEMPERATURE = 0.1
+"""The temperature of the attack `temperature`."""
+CONCENTRATE_EVERY = 20
+"""The attack `concentrate` changes one sample in this many."""
 
 
 @POISONING_ATTACKS.register("inflate")
 def inflate(context: AttackContext) -> Upload:
-    """Honest predictions with huge scores: a client that claims to know every sample best.
+    """Return honest predictions with huge scores, which claim that the client knows every sample best.
 
-    >>> own = Upload("liar", torch.tensor([[0.9, 0.1]]), torch.tensor([-3.0]))
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The own upload with inflated scores, and with ranks of one if it has ranks.
+
+    Examples
+    --------
+    >>> own = Upload("attacker", torch.tensor([[0.9, 0.1]]), torch.tensor([-3.0]))
     >>> inflate(AttackContext(own, [own], torch.Generator())).scores.tolist()
     [999997.0]
     """
     ranks = None if context.own.ranks is None else torch.ones_like(context.own.ranks)
-    return replace(context.own, scores=scores_of(context.own) + HUGE, ranks=ranks)
+    return replace(context.own, scores=scores_of(context.own) + SCORE_INFLATION, ranks=ranks)
 
 
 @POISONING_ATTACKS.register("random")
 def random(context: AttackContext) -> Upload:
-    """Full confidence in a random class of each sample."""
+    """Return one-hot predictions of a random class for each sample.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The own upload with these predictions.
+    """
     samples, classes = context.own.predictions.shape
     return context.with_votes(torch.randint(classes, (samples,), generator=context.generator))
 
 
 @POISONING_ATTACKS.register("fixed")
 def fixed(context: AttackContext) -> Upload:
-    """Full confidence in the first class, for every sample."""
+    """Return one-hot predictions of the first class for every sample.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The own upload with these predictions.
+    """
     return context.with_votes(torch.zeros(len(context.own.predictions), dtype=torch.int64))
 
 
 @POISONING_ATTACKS.register("flip")
 def flip(context: AttackContext) -> Upload:
-    """Labels flipped: what it believes of a class it says of the next one."""
+    """Return flipped labels: the probability of each class is given to the next class.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The own upload with these predictions.
+
+    Examples
+    --------
+    >>> own = Upload("attacker", torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([0.0]))
+    >>> flip(AttackContext(own, [own], torch.Generator())).predictions.tolist()
+    [[0.0, 1.0, 0.0]]
+    """
     return replace(context.own, predictions=context.own.predictions.roll(1, dims=1))
 
 
 @POISONING_ATTACKS.register("least-likely")
 def least_likely(context: AttackContext) -> Upload:
-    """LMA: full confidence in the class that the honest clients think least likely, which raises the loss most.
+    """LMA: return one-hot predictions of the class with the lowest honest mean, which raises the loss most.
 
-    >>> own = Upload("liar", torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([0.0]))
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The own upload with these predictions.
+
+    Examples
+    --------
+    >>> own = Upload("attacker", torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([0.0]))
     >>> least_likely(AttackContext(own, [own], torch.Generator())).predictions.tolist()
     [[0.0, 0.0, 1.0]]
     """
@@ -97,9 +191,19 @@ def least_likely(context: AttackContext) -> Upload:
 
 @POISONING_ATTACKS.register("dissimilar")
 def dissimilar(context: AttackContext) -> Upload:
-    """CPA: full confidence in the class least similar to the likeliest one.
+    """CPA: return one-hot predictions of the class least similar to the most probable one.
 
-    Classes are similar whose honest probabilities vary together over the public samples.
+    The similarity of two classes is the covariance of their honest mean probabilities over the public samples.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The own upload with these predictions.
     """
     mean = context.honest_mean.to(torch.float64)
     centred = mean - mean.mean(0)
@@ -109,9 +213,21 @@ def dissimilar(context: AttackContext) -> Upload:
 
 @POISONING_ATTACKS.register("shuffle")
 def shuffle(context: AttackContext) -> Upload:
-    """FDLA: its confidences dealt out anew. The likeliest class gets the smallest, the others that of the rank above.
+    """FDLA: permute each prediction. The top class gets the smallest probability, each other that of the rank above.
 
-    >>> own = Upload("liar", torch.tensor([[0.7, 0.1, 0.2]]), torch.tensor([0.0]))
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The own upload with these predictions.
+
+    Examples
+    --------
+    >>> own = Upload("attacker", torch.tensor([[0.7, 0.1, 0.2]]), torch.tensor([0.0]))
     >>> [round(p, 1) for p in shuffle(AttackContext(own, [own], torch.Generator())).predictions[0].tolist()]
     [0.1, 0.2, 0.7]
     """
@@ -123,49 +239,91 @@ def shuffle(context: AttackContext) -> Upload:
 
 @POISONING_ATTACKS.register("hide")
 def hide(context: AttackContext) -> Upload:
-    """HIPS with the aim of LMA: of each sample, what that honest client said whose word harms the average most.
+    """HIPS with the objective of LMA: for each sample, the honest prediction with the largest loss against the mean.
 
-    Nothing it says lies outside what honest clients say.
+    Every prediction is one of an honest client, so no prediction is an outlier.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The own upload with these predictions.
     """
-    said = torch.stack([upload.predictions for upload in context.honest])
-    loss = -(context.honest_mean * said.clamp_min(1e-12).log()).sum(2)
+    honest = torch.stack([upload.predictions for upload in context.honest])
+    loss = -(context.honest_mean * honest.clamp_min(1e-12).log()).sum(2)
     worst = loss.argmax(0)
-    return replace(context.own, predictions=said[worst, torch.arange(said.shape[1])])
+    return replace(context.own, predictions=honest[worst, torch.arange(honest.shape[1])])
 
 
 @POISONING_ATTACKS.register("takeover")
 def takeover(context: AttackContext) -> Upload:
-    """LMA said aloud: with the best honest score of every sample, and with all classes, if classes are told."""
-    lie = least_likely(context)
+    """LMA with the largest claims: the best honest score of every sample, all classes, and ranks of one.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The upload of `least_likely` with these scores; class counts and ranks only if the own upload has them.
+    """
+    attack = least_likely(context)
+    counts = attack.class_counts
     scores = torch.stack([scores_of(upload) for upload in context.honest]).amax(0)
-    classes = None if lie.class_counts is None else torch.full_like(lie.class_counts, int(lie.class_counts.max()))
-    ranks = None if lie.ranks is None else torch.ones_like(lie.ranks)
-    return replace(lie, scores=scores, class_counts=classes, ranks=ranks)
+    claimed = None if counts is None else torch.full_like(counts, int(counts.max()))
+    ranks = None if attack.ranks is None else torch.ones_like(attack.ranks)
+    return replace(attack, scores=scores, class_counts=claimed, ranks=ranks)
 
 
 @POISONING_ATTACKS.register("concentrate")
 def concentrate(context: AttackContext) -> Upload:
-    """LMA on one sample in `FEW`, with all its trust saved for them; elsewhere it says what it believes.
+    """LMA on one sample in `CONCENTRATE_EVERY`, with all high ranks on these samples; honest on the others.
 
-    It contradicts others hardly anywhere and claims to be an expert hardly anywhere: made to pass a guard that judges
-    a client by the whole of its upload.
+    The upload contradicts others on few samples and claims expertise on few samples. The attack aims at guards that
+    compute one reputation from the whole upload.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The upload of `takeover` on the chosen samples, the own predictions and scores elsewhere.
     """
-    own, lie = context.own, takeover(context)
+    own, attack = context.own, takeover(context)
     samples = len(own.predictions)
     chosen = torch.zeros(samples, dtype=torch.bool)
-    chosen[torch.randperm(samples, generator=context.generator)[: max(1, samples // FEW)]] = True
-    predictions = torch.where(chosen.unsqueeze(1), lie.predictions, own.predictions)
+    chosen[torch.randperm(samples, generator=context.generator)[: max(1, samples // CONCENTRATE_EVERY)]] = True
+    predictions = torch.where(chosen.unsqueeze(1), attack.predictions, own.predictions)
     ranks = None if own.ranks is None else torch.zeros_like(own.ranks)
     if ranks is not None:
         ranks[chosen] = torch.linspace(0, 1, int(chosen.sum()), dtype=ranks.dtype)
-    return replace(
-        lie, predictions=predictions, scores=torch.where(chosen, scores_of(lie), scores_of(own)), ranks=ranks
-    )
+    scores = torch.where(chosen, scores_of(attack), scores_of(own))
+    return replace(attack, predictions=predictions, scores=scores, ranks=ranks)
 
 
 @POISONING_ATTACKS.register("labels")
 def labels(context: AttackContext) -> Upload:
-    """A wrong label set: it claims the classes it does not hold. Honest where no label sets are told."""
+    """Return a false label set: the classes that the client does not hold.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The own upload with these class counts; unchanged if it has no class counts or the client holds all classes.
+    """
     held = context.own.class_counts
     if held is None:
         return context.own
@@ -175,6 +333,17 @@ def labels(context: AttackContext) -> Upload:
 
 @POISONING_ATTACKS.register("temperature")
 def temperature(context: AttackContext) -> Upload:
-    """Predictions sharpened by a low temperature: always sure, right or wrong."""
-    logits = context.own.predictions.clamp_min(1e-12).log() / SHARP
+    """Return overconfident predictions: a softmax with a low temperature, correct or not.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        The own upload with these predictions.
+    """
+    logits = context.own.predictions.clamp_min(1e-12).log() / SHARPENING_TEMPERATURE
     return replace(context.own, predictions=torch.softmax(logits, 1))

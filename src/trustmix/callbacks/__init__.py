@@ -1,4 +1,4 @@
-"""What watches a run while it goes on: the recorder of client weights, and trackers of experiments."""
+"""Callbacks of a run: the recorder of client weights, and experiment trackers."""
 
 from trustmix.callbacks.mlflow import MLflow
 from trustmix.callbacks.tensorboard import TensorBoard

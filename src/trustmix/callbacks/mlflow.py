@@ -1,7 +1,7 @@
-"""Rounds in MLflow (the extra `track`) as they end. `rounds.jsonl` stays the record.
+"""The MLflow tracker (the extra `track`), which logs every round as it ends.
 
-The id of MLflow's run is kept in the run directory; a resumed run gets the rounds that it lacks. While a run goes on, a
-server that cannot be reached does not stop it: the rounds it missed are logged with the next one.
+The id of the MLflow run is stored in the run directory, and a resumed run logs only the rounds that MLflow lacks. A
+server that cannot be reached does not stop the run: the rounds that it missed are logged with the next one.
 """
 
 import logging
@@ -22,16 +22,21 @@ log = logging.getLogger(__name__)
 
 
 class MLflow(Callback):
-    """Logs scalars of every round, and the recipe as parameters.
+    """Logs the scalar metrics of every round, and the recipe as parameters.
 
     Parameters
     ----------
     uri
-        MLflow's tracking URI, or a folder for its database.
+        The tracking URI of MLflow, or a folder for its database.
     run_directory
-        The run's directory; mlflow.json in it keeps the id of MLflow's run.
+        The run directory; its file mlflow.json stores the id of the MLflow run.
     settings
-        The recipe's settings, nested.
+        The settings of the recipe, nested.
+
+    Raises
+    ------
+    TrustmixError
+        If MLflow is not installed.
     """
 
     def __init__(self, uri: str, run_directory: Path, settings: Mapping[str, Any]) -> None:
@@ -44,32 +49,55 @@ class MLflow(Callback):
         self._waiting: list[Round] = []
 
     def on_run_begin(self, rounds: Sequence[Round]) -> None:
-        """Find or make MLflow's run, and log the rounds that it lacks."""
+        """Find or create the MLflow run, and log the rounds that it lacks.
+
+        Parameters
+        ----------
+        rounds
+            The rounds before a resume; empty for a new run.
+
+        Raises
+        ------
+        TrustmixError
+            If MLflow cannot be used.
+        """
         try:
-            self._client = self._mlflow.MlflowClient(tracking_uri=_uri(self.uri))
+            self._client = self._mlflow.MlflowClient(tracking_uri=_tracking_uri(self.uri))
             self._run = self._find_run()
             names = self._client.get_run(self._run).data.metrics
             self._logged = {
                 name: {metric.step for metric in self._client.get_metric_history(self._run, name)} for name in names
             }
-        except Exception as error:  # whatever the library or the network raises is the reason
+        except Exception as error:  # the library and the network raise exceptions of many types
             raise TrustmixError(f"track.mlflow: {self.uri} cannot be used ({_reason(error)}).") from error
         for line in rounds:
             self.on_round_end(line)
 
     def on_round_end(self, line: Round) -> None:
-        """Log one round, and those that could not be logged before."""
+        """Log one round, and the rounds that could not be logged before.
+
+        Parameters
+        ----------
+        line
+            The round.
+        """
         self._waiting.append(line)
         try:
             while self._waiting:
                 self._log(self._waiting[0])
                 self._waiting.pop(0)
-        except Exception as error:  # noqa: BLE001 - the run goes on whatever becomes of its tracker
+        except Exception as error:  # noqa: BLE001 - a tracker must not stop the run
             first = self._waiting[0].round
             log.warning("MLflow did not take round %d (%s); it is tried again.", first, _reason(error))
 
     def on_run_end(self, error: BaseException | None) -> None:
-        """Mark MLflow's run as finished, killed or failed."""
+        """Mark the MLflow run as finished, killed or failed.
+
+        Parameters
+        ----------
+        error
+            The exception that ended the run; None if it has finished.
+        """
         if self._client is None:
             return
         status = "FINISHED" if error is None else "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
@@ -80,12 +108,12 @@ class MLflow(Callback):
 
     def _log(self, line: Round) -> None:
         stamp = int(1000 * time.time())
-        news = {n: value for n, value in scalar_metrics(line).items() if line.round not in self._logged.get(n, ())}
-        metrics = [self._mlflow.entities.Metric(name, value, stamp, line.round) for name, value in news.items()]
+        missing = {n: value for n, value in scalar_metrics(line).items() if line.round not in self._logged.get(n, ())}
+        metrics = [self._mlflow.entities.Metric(name, value, stamp, line.round) for name, value in missing.items()]
         self._client.log_batch(self._run, metrics=metrics)
 
     def _find_run(self) -> str:
-        """The id of the run directory's run: the one it had before, or a new one with the recipe as parameters."""
+        """The id of the MLflow run: the stored one, or that of a new run with the recipe as parameters."""
         file, client = self.run_directory / "mlflow.json", self._client
         if file.is_file():
             known = str(storage.read_json(file)["run"])
@@ -100,8 +128,8 @@ class MLflow(Callback):
         return str(run.info.run_id)
 
 
-def _uri(uri: str) -> str:
-    """MLflow's URI as it is; of a folder, the database in it."""
+def _tracking_uri(uri: str) -> str:
+    """The tracking URI: unchanged if it is one, or that of a database in the folder."""
     if "://" in uri or uri == "databricks":
         return uri
     folder = Path(uri).expanduser().absolute()

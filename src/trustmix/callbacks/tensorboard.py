@@ -1,6 +1,6 @@
-"""Rounds in TensorBoard (the extra `track`) as they end. `rounds.jsonl` stays the record.
+"""The TensorBoard tracker (the extra `track`), which writes every round as it ends.
 
-The files of a run are written anew when it begins or goes on, so that a resumed run has every round once.
+The event files are written again when a run begins or is resumed, so that a resumed run has every round once.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,19 @@ from trustmix.imports import require_extra
 
 
 class TensorBoard(Callback):
-    """Writes scalars of every round.
+    """Writes the scalar metrics of every round.
 
     Parameters
     ----------
     folder
-        TensorBoard's folder; the run gets one of its own in it.
+        The log folder of TensorBoard; the run has a folder of its own in it.
     run_directory
-        The run's directory, whose path names it.
+        The run directory, whose path is the name of the run.
+
+    Raises
+    ------
+    TrustmixError
+        If TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path, run_directory: Path) -> None:
@@ -31,7 +36,18 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_run_begin(self, rounds: Sequence[Round]) -> None:
-        """Write the rounds so far."""
+        """Write the rounds before a resume.
+
+        Parameters
+        ----------
+        rounds
+            The rounds; empty for a new run.
+
+        Raises
+        ------
+        TrustmixError
+            If the folder cannot be written.
+        """
         for file in self.folder.glob("events.out.tfevents.*"):
             file.unlink()
         writers = require_extra("torch.utils.tensorboard", "track.tensorboard", "track")
@@ -43,12 +59,24 @@ class TensorBoard(Callback):
             self.on_round_end(line)
 
     def on_round_end(self, line: Round) -> None:
-        """Write one round."""
+        """Write one round.
+
+        Parameters
+        ----------
+        line
+            The round.
+        """
         for name, value in scalar_metrics(line).items():
             self._writer.add_scalar(name, value, line.round)
         self._writer.flush()
 
     def on_run_end(self, error: BaseException | None) -> None:  # noqa: ARG002 - the interface
-        """Close the files."""
+        """Close the event files.
+
+        Parameters
+        ----------
+        error
+            The exception that ended the run; not used.
+        """
         if self._writer is not None:
             self._writer.close()

@@ -1,4 +1,4 @@
-"""What the trackers of experiments share: the numbers of a round by name, and what a run is called."""
+"""Functions that all trackers share: the scalar metrics of a round, the name of a run, flat settings."""
 
 import math
 from collections.abc import Mapping
@@ -10,8 +10,20 @@ from trustmix.federation.history import Round
 
 
 def scalar_metrics(line: Round) -> dict[str, float]:
-    """The numbers of a round by name; seconds by stage, clients counted.
+    """Return the scalar metrics of a round.
 
+    Parameters
+    ----------
+    line
+        The round.
+
+    Returns
+    -------
+    dict of str to float
+        All finite numbers by name, the seconds of each stage, and the numbers of participants and of failed clients.
+
+    Examples
+    --------
     >>> scalar_metrics(Round(2, "suwa", accuracy_mean=0.5, seconds={"train": 1.5}))["accuracy_mean"]
     0.5
     """
@@ -23,8 +35,20 @@ def scalar_metrics(line: Round) -> dict[str, float]:
 
 
 def run_name(folder: Path) -> str:
-    """A run directory's name among others: its path, from the current folder where it lies below.
+    """Return the name of a run.
 
+    Parameters
+    ----------
+    folder
+        The run directory.
+
+    Returns
+    -------
+    str
+        The path of the run directory, relative to the current folder if it is inside of it.
+
+    Examples
+    --------
     >>> run_name(Path("runs/avg3"))
     'runs/avg3'
     """
@@ -34,8 +58,22 @@ def run_name(folder: Path) -> str:
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names.
+    """Return nested settings by dotted names.
 
+    Parameters
+    ----------
+    settings
+        The settings, where sections are mappings.
+    prefix
+        The text before every name.
+
+    Returns
+    -------
+    dict
+        The settings without nesting.
+
+    Examples
+    --------
     >>> flatten({"seed": 0, "data": {"name": "digits"}})
     {'seed': 0, 'data.name': 'digits'}
     """

@@ -1,8 +1,8 @@
-"""Who was trusted for what: a small file a round, from what clients said of some public samples.
+"""The trust log: the weight of every client in the teacher, one small file per round.
 
-Of a fixed draw of the public set (`TRACKED` samples) it keeps the mean share of every client in the teacher's labels of
-every class; of the first `SHOWN` of them also every client's share and vote and the teacher itself. A file is written
-before its round is committed and is the same when a killed round is played again, so it needs no commit of its own.
+For a fixed sample of the public set (`TRACKED` samples) a file contains the mean weight of every client in every class.
+For the first `SHOWN` of them it also contains every client's weight and vote and the teacher. A file is written before
+its round is committed, and a killed round that runs again writes the same file, so it needs no commit of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,28 @@ from trustmix.seeds import numpy_generator
 TRUST_FORMAT = 1
 """The version of the files in trust/."""
 TRACKED = 1000
+"""The number of public samples over which weights are averaged."""
 SHOWN = 60
+"""The number of public samples that are stored one by one."""
 
 
 def tracked_indices(samples: int, seed: int) -> torch.Tensor:
-    """Which public samples are watched, a draw by the seed; the first `SHOWN` of them are shown.
+    """Return the indices of the tracked public samples, drawn from the seed; the first `SHOWN` are stored one by one.
 
+    Parameters
+    ----------
+    samples
+        The size of the public set.
+    seed
+        The seed of the run.
+
+    Returns
+    -------
+    torch.Tensor
+        Integer tensor (tracked,).
+
+    Examples
+    --------
     >>> len(tracked_indices(5000, 0)), sorted(tracked_indices(3, 0).tolist())
     (1000, [0, 1, 2])
     """
@@ -35,24 +51,48 @@ def tracked_indices(samples: int, seed: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class RoundTrust:
-    """One round's file."""
+    """The file of one round.
+
+    Parameters
+    ----------
+    round
+        The number of the round.
+    clients
+        The ids of the M clients whose uploads are in the teacher.
+    weighed
+        True if the weights are those of the rule; false if all clients that agree with the teacher count alike.
+    trust
+        Tensor (M, C): the mean weight of a client in the samples of a class, which is the known label or else the
+        teacher's; -1 for classes without samples.
+    shares
+        Tensor (M, shown): the weight of a client in a sample.
+    votes
+        Integer tensor (M, shown): the most probable class of a client.
+    teacher
+        Tensor (shown, C): the probabilities of the teacher.
+    """
 
     round: int
     clients: Sequence[str]
-    """Those in the teacher."""
     weighed: bool
-    """Whether shares are the rule's own weights; if not, of those clients whose vote is the teacher's, all alike."""
     trust: torch.Tensor
-    """(M, C): the mean share of a client in samples of a class (the known one, else the teacher's); -1: of none."""
     shares: torch.Tensor
-    """(M, shown)."""
     votes: torch.Tensor
-    """(M, shown): the class each client finds most probable."""
     teacher: torch.Tensor
-    """(shown, C): probabilities."""
 
     def save(self, folder: Path) -> None:
-        """Write the file of its round."""
+        """Write the file of the round.
+
+        Parameters
+        ----------
+        folder
+            The folder of the files.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be written.
+        """
         names = ("trust", "shares", "votes", "teacher")
         tensors = {name: getattr(self, name) for name in names}
         facts = {"format": TRUST_FORMAT, "round": self.round, "clients": list(self.clients), "weighed": self.weighed}
@@ -60,25 +100,41 @@ class RoundTrust:
 
     @classmethod
     def load(cls, file: Path) -> "RoundTrust":
-        """Read the file of a round; fields that this version of trustmix does not know are ignored."""
+        """Read the file of a round; unknown fields are ignored.
+
+        Parameters
+        ----------
+        file
+            The path of the file.
+
+        Returns
+        -------
+        RoundTrust
+            Its contents.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be read.
+        """
         tensors, facts = storage.read_tensors(file)
         return storage.parse_record(cls, {**facts, **tensors}, TRUST_FORMAT, str(file))
 
 
 @dataclass
 class TrustRecorder(Callback):
-    """Writes down which clients the teachers of a run are made of.
+    """Records the weights of clients in the teachers of a run.
 
     Parameters
     ----------
     folder
-        Where the files go.
+        The folder of the files.
     samples
-        (tracked,): places in the public set.
+        Integer tensor (tracked,): indices into the public set.
     labels
-        (tracked,): their classes, -1 unknown; None where no label is known.
+        Integer tensor (tracked,): the labels of these samples, -1 if unknown; None if no label is known.
     about
-        Tensors and facts about the samples for readers, written once to samples.safetensors.
+        Tensors and metadata of the samples, written once to samples.safetensors.
     """
 
     folder: Path
@@ -88,18 +144,51 @@ class TrustRecorder(Callback):
     _votes: dict[str, torch.Tensor] = field(default_factory=dict, init=False)
 
     def on_round_begin(self, round_: int, aggregator: Aggregator) -> None:  # noqa: ARG002 - the interface
-        """Have the rule keep client weights in the tracked samples."""
+        """Make the aggregator keep the client weights of the tracked samples.
+
+        Parameters
+        ----------
+        round_
+            The number of the round; not used.
+        aggregator
+            The empty aggregator of the round.
+        """
         aggregator.track(self.samples)
         self._votes = {}
 
     def on_upload(self, round_: int, upload: Upload) -> None:  # noqa: ARG002 - the interface
-        """Keep the client's votes on the tracked samples."""
+        """Keep the votes of a client on the tracked samples.
+
+        Parameters
+        ----------
+        round_
+            The number of the round; not used.
+        upload
+            The upload of the client.
+        """
         self._votes[upload.client] = upload.predictions[self.samples].argmax(1).cpu()
 
     def on_teacher(
         self, round_: int, clients: Sequence[str], aggregator: Aggregator, probabilities: torch.Tensor
     ) -> None:
-        """Write the file of the round."""
+        """Write the file of the round.
+
+        Parameters
+        ----------
+        round_
+            The number of the round.
+        clients
+            The ids of the M clients whose uploads are in the teacher.
+        aggregator
+            The aggregator of the round.
+        probabilities
+            Tensor (N, C): the teacher.
+
+        Raises
+        ------
+        StorageError
+            If a file cannot be written.
+        """
         teacher = probabilities[self.samples].cpu()
         votes, labels = torch.stack([self._votes[client] for client in clients]), teacher.argmax(1)
         known = aggregator.client_weights()
@@ -109,18 +198,26 @@ class TrustRecorder(Callback):
             else torch.stack([known[client] for client in clients]).cpu()
         )
         classes = labels if self.labels is None else torch.where(self.labels >= 0, self.labels, labels)
-        member = torch.nn.functional.one_hot(classes, teacher.shape[1]).to(torch.float64)
-        by_class = torch.where(member.sum(0) > 0, weights @ member / member.sum(0).clamp_min(1), -1.0)
-        if not (self.folder / "samples.safetensors").exists():
-            tensors, facts = self.about
-            storage.write_tensors(self.folder / "samples.safetensors", tensors, {"format": TRUST_FORMAT, **facts})
+        self._write_samples()
         half = torch.float16
         RoundTrust(
             round=round_,
             clients=list(clients),
             weighed=known is not None,
-            trust=by_class.to(half),
+            trust=_mean_by_class(weights, classes, teacher.shape[1]).to(half),
             shares=weights[:, :SHOWN].to(half),
             votes=votes[:, :SHOWN].to(torch.int32),
             teacher=teacher[:SHOWN].to(half),
         ).save(self.folder)
+
+    def _write_samples(self) -> None:
+        file = self.folder / "samples.safetensors"
+        if not file.exists():
+            tensors, facts = self.about
+            storage.write_tensors(file, tensors, {"format": TRUST_FORMAT, **facts})
+
+
+def _mean_by_class(weights: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
+    """The mean of weights (M, n) over the samples of each class (M, C); -1 for classes without samples."""
+    member = torch.nn.functional.one_hot(labels, classes).to(torch.float64)
+    return torch.where(member.sum(0) > 0, weights @ member / member.sum(0).clamp_min(1), -1.0)

@@ -30,7 +30,7 @@ def audit_command(folders: Annotated[list[Path], typer.Argument(help="One or sev
         run = [str(folder), promised, accuracy]
         for one in found.findings:
             table.add_row(
-                *run, one.attack, f"{one.auc:.3f}", f"{one.low:.3f} to {one.high:.3f}", f"{100 * one.caught:.1f} %"
+                *run, one.attack, f"{one.auc:.3f}", f"{one.low:.3f} to {one.high:.3f}", f"{100 * one.tpr:.1f} %"
             )
             run = ["", "", ""]
     console = Console()

@@ -1,9 +1,10 @@
-"""What travels, as bytes: a client's upload and the server's teacher, each one message with a header (see `frame`).
+"""Messages as bytes: the upload of a client and the teacher of the server, each with a header (see `framing`).
 
-The header names the round, the sender, the codec and the fingerprint of the public set; a message that does not say
-what was expected is refused with a reason. An upload has one of two forms: `scores` (q and l: the client evaluates its
-own density, N*(C+1) numbers) or `density` (logits and the mixture: the server evaluates). Both give the same teacher.
-A client that chose to share its label set adds how many samples of each class it holds, and its ranks, a byte a sample.
+The header contains the round, the sender, the codec and the fingerprint of the public set; a message whose header is
+not the expected one is refused with a reason. An upload has one of two forms. In the form `scores` it contains
+predictions q and scores l, N*(C+1) numbers, and the client evaluates its density. In the form `density` it contains
+logits and the density, and the server evaluates. Both give the same teacher. A client that shares its label set adds
+the number of samples of each class, and its ranks as one byte per sample.
 """
 
 import hashlib
@@ -22,7 +23,24 @@ from trustmix.wire.framing import decode_frame, encode_frame
 
 @dataclass(frozen=True)
 class MessageHeader:
-    """What a message must say of itself: whose it is, of which round, about which public set."""
+    """The header that a message must have.
+
+    Parameters
+    ----------
+    sender
+        The id of the sender.
+    round
+        The number of the round.
+    fingerprint
+        The fingerprint of the public set.
+    samples, classes
+        The numbers N and C, which are not sent; the shapes of tensors are checked against them.
+
+    Examples
+    --------
+    >>> MessageHeader("north", 1, "0" * 16, samples=5, classes=2).header("scores", "float32")["sender"]
+    'north'
+    """
 
     sender: str
     round: int
@@ -31,7 +49,22 @@ class MessageHeader:
     classes: int
 
     def header(self, kind: str, codec: str, base: str = "") -> dict[str, str | int]:
-        """The header of a message of this kind; `base` marks the teacher it is a difference to, if it is one."""
+        """Return the fields of the header.
+
+        Parameters
+        ----------
+        kind
+            "scores", "density" or "teacher".
+        codec
+            The name of the codec.
+        base
+            The hash of the teacher that was subtracted; empty if none was.
+
+        Returns
+        -------
+        dict
+            The fields by name.
+        """
         return {
             "kind": kind,
             "codec": codec,
@@ -43,7 +76,7 @@ class MessageHeader:
 
     @property
     def limit(self) -> int:
-        """Bytes that no honest message exceeds: float32 logits or predictions, scores, a mixture, and the header."""
+        """The largest size of a valid message in bytes: float32 logits or predictions, scores, a density, a header."""
         numbers = 4 * self.samples * (self.classes + 1) + 8 * self.classes * (2 * self.classes + 1)
         numbers += self.samples + 4 * self.classes
         return numbers + numbers // 1000 + 16 * len(self.sender) + 2048
@@ -51,26 +84,61 @@ class MessageHeader:
 
 @dataclass(frozen=True)
 class LabelSet:
-    """What a client sends that shares its label set."""
+    """The additional contents of an upload of a client that shares its label set.
+
+    Parameters
+    ----------
+    class_counts
+        Integer tensor (C,): the number of samples of each class, or 1 for each class that the client holds.
+    ranks
+        Float tensor (N,): the fraction of the client's calibration samples that score lower than the public sample.
+    """
 
     class_counts: torch.Tensor
-    """(C,): how many samples of each class it holds, or 1 for some."""
     ranks: torch.Tensor
-    """(N,): the part of its calibration samples that score lower than the public sample."""
 
     def parts(self) -> dict[str, torch.Tensor]:
-        """As tensors of a message."""
+        """Return the tensors of a message.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            "held" (C,) int32 and "ranks" (N,) uint8.
+        """
         return {"held": self.class_counts.to(torch.int32), "ranks": (self.ranks * 255).round().to(torch.uint8)}
 
     @staticmethod
     def layout(expected: MessageHeader) -> Layout:
-        """What `parts` look like."""
+        """Return the types and shapes of `parts`.
+
+        Parameters
+        ----------
+        expected
+            The header, which has the numbers of samples and classes.
+
+        Returns
+        -------
+        Layout
+            The type and shape of each tensor, by name.
+        """
         return {"held": (torch.int32, (expected.classes,)), "ranks": (torch.uint8, (expected.samples,))}
 
 
 def fingerprint(inputs: torch.Tensor) -> str:
-    """A short hash of the public inputs: type, shape and bytes.
+    """Return a short hash of the public inputs: of type, shape and bytes.
 
+    Parameters
+    ----------
+    inputs
+        Tensor (N, ...): the inputs of the public set.
+
+    Returns
+    -------
+    str
+        16 hexadecimal digits.
+
+    Examples
+    --------
     >>> fingerprint(torch.zeros(2)) == fingerprint(torch.zeros(3))
     False
     """
@@ -87,7 +155,29 @@ def encode_scores(
     base: torch.Tensor | None = None,
     labels: LabelSet | None = None,
 ) -> bytes:
-    """An upload of the form `scores`; as a difference to `base`, the last teacher (N, C), where that is shorter."""
+    """Encode an upload of the form `scores`.
+
+    Parameters
+    ----------
+    logits
+        Float tensor (N, C): the logits of the client's model on the public set.
+    density
+        The density of the client, which scores the logits.
+    expected
+        The header of the message.
+    codec
+        The name of the codec.
+    base
+        Tensor (N, C): the last teacher. The message contains the difference to it where that is shorter. None if there
+        is no last teacher.
+    labels
+        The label set, if the client shares it.
+
+    Returns
+    -------
+    bytes
+        The message.
+    """
     counts, ranks = (labels.class_counts, labels.ranks) if labels else (None, None)
     predictions = torch.softmax(logits.to(torch.float64), 1)
     upload = Upload(expected.sender, predictions, density.log_prob(logits), counts, ranks)
@@ -95,8 +185,27 @@ def encode_scores(
 
 
 def encode_upload(upload: Upload, expected: MessageHeader, codec: str, base: torch.Tensor | None = None) -> bytes:
-    """An upload as a message; as a difference to `base`, the last teacher (N, C), where that is shorter.
+    """Encode an upload.
 
+    Parameters
+    ----------
+    upload
+        The upload; scores are sent as zeros if it has none.
+    expected
+        The header of the message.
+    codec
+        The name of the codec.
+    base
+        Tensor (N, C): the last teacher. The message contains the difference to it where that is shorter. None if there
+        is no last teacher.
+
+    Returns
+    -------
+    bytes
+        The message.
+
+    Examples
+    --------
     >>> expected = MessageHeader("north", 1, "0" * 16, samples=1, classes=2)
     >>> upload = Upload("north", torch.tensor([[0.9, 0.1]]), torch.tensor([-2.0]))
     >>> message = encode_upload(upload, expected, "float32")
@@ -105,15 +214,15 @@ def encode_upload(upload: Upload, expected: MessageHeader, codec: str, base: tor
     """
     chosen = CODECS.get(codec)
     parts = chosen.encode(upload.predictions.to(torch.float64))
-    silent = torch.zeros(len(upload.predictions)) if upload.scores is None else upload.scores
-    scores = {"scores": chosen.scores.encode(silent)}
+    scores = torch.zeros(len(upload.predictions)) if upload.scores is None else upload.scores
+    others = {"scores": chosen.scores.encode(scores)}
     if upload.class_counts is not None and upload.ranks is not None:
-        scores |= LabelSet(upload.class_counts, upload.ranks).parts()
-    whole = encode_frame({**parts, **scores}, expected.header("scores", codec))
+        others |= LabelSet(upload.class_counts, upload.ranks).parts()
+    whole = encode_frame({**parts, **others}, expected.header("scores", codec))
     if base is None:
         return whole
     known = chosen.encode(base.to(torch.float64))
-    difference = encode_frame({**_subtract(parts, known), **scores}, expected.header("scores", codec, _mark(known)))
+    difference = encode_frame({**_subtract(parts, known), **others}, expected.header("scores", codec, _hash(known)))
     return min(whole, difference, key=len)
 
 
@@ -125,7 +234,33 @@ def encode_density(
     base: torch.Tensor | None = None,
     labels: LabelSet | None = None,
 ) -> bytes:
-    """An upload of the form `density`. The mixture is small and stays exact."""
+    """Encode an upload of the form `density`; the density is small and is sent as float64.
+
+    Parameters
+    ----------
+    logits
+        Float tensor (N, C): the logits of the client's model on the public set.
+    density
+        The density of the client, which must be `ClassGaussians`.
+    expected
+        The header of the message.
+    codec
+        The name of a codec of floating-point numbers.
+    base
+        Must be None: logits have no difference to a teacher.
+    labels
+        The label set, if the client shares it.
+
+    Returns
+    -------
+    bytes
+        The message.
+
+    Raises
+    ------
+    TrustmixError
+        If the density is of another kind, the codec is for probabilities only, or `base` is not None.
+    """
     if not isinstance(density, ClassGaussians):
         raise TrustmixError(
             "An upload of the form density has ClassGaussians; of other and standardised densities send scores."
@@ -137,32 +272,33 @@ def encode_density(
 
 
 UPLOAD_ENCODERS = {"scores": encode_scores, "density": encode_density}
+"""The functions that encode uploads, by the form."""
 
 
 def decode_upload(payload: bytes, expected: MessageHeader, base: torch.Tensor | None = None) -> Upload:
-    """The upload in a message of either form, validated.
+    """Decode and validate an upload of either form.
 
     Parameters
     ----------
     payload
         The message.
     expected
-        What its header must contain.
+        The header that the message must have.
     base
-        (N, C): the last teacher, which the message may be a difference to.
+        Tensor (N, C): the last teacher, for a message that contains a difference. None if there is no last teacher.
 
     Returns
     -------
     Upload
-        Of the sender.
+        The upload of the sender.
 
     Raises
     ------
     TrustmixError
-        If the message is not what the expected promises, or its values cannot be.
+        If the header differs from the expected one, or the values are not valid.
     """
-    tensors, header = _open(payload, expected, *UPLOAD_ENCODERS)
-    counts, ranks = _labels(tensors, expected)
+    tensors, header = _decode_message(payload, expected, *UPLOAD_ENCODERS)
+    counts, ranks = _pop_labels(tensors, expected)
     if header["kind"] == "density":
         predictions, scores = _evaluate(tensors, expected, str(header["codec"]))
     else:
@@ -180,52 +316,93 @@ def _decode_scores(
     """The predictions and scores of an upload of the form `scores`."""
     chosen = CODECS.get(str(header["codec"]))
     scores = {"scores": (chosen.scores.dtype, (expected.samples,))}
-    _check(tensors, {**chosen.layout(expected.samples, expected.classes), **scores})
+    _validate_layout(tensors, {**chosen.layout(expected.samples, expected.classes), **scores})
     if header["base"]:
         if base is None:
             raise TrustmixError(f"The message of {expected.sender} is a difference to a teacher, but there is none.")
         known = chosen.encode(base.to(torch.float64))
-        if _mark(known) != header["base"]:
+        if _hash(known) != header["base"]:
             raise TrustmixError(f"The message of {expected.sender} is a difference to another teacher than the last.")
         tensors.update(_add(tensors, known))
     return chosen.decode(tensors, expected.classes), chosen.scores.decode(tensors["scores"])
 
 
 def encode_teacher(probabilities: torch.Tensor, expected: MessageHeader, codec: str) -> bytes:
-    """The teacher (N, C) as a message."""
+    """Encode a teacher.
+
+    Parameters
+    ----------
+    probabilities
+        Float tensor (N, C): the teacher.
+    expected
+        The header of the message.
+    codec
+        The name of the codec.
+
+    Returns
+    -------
+    bytes
+        The message.
+
+    Examples
+    --------
+    >>> expected = MessageHeader("server", 1, "0" * 16, samples=1, classes=2)
+    >>> message = encode_teacher(torch.tensor([[0.75, 0.25]]), expected, "float32")
+    >>> decode_teacher(message, expected).tolist()
+    [[0.75, 0.25]]
+    """
     return encode_frame(CODECS.get(codec).encode(probabilities.to(torch.float64)), expected.header("teacher", codec))
 
 
 @lru_cache(maxsize=1)
 def decode_teacher(payload: bytes, expected: MessageHeader) -> torch.Tensor:
-    """The teacher in a message, float32, each row summing to one again after a narrow codec.
+    """Decode and validate a teacher.
 
-    The clients of one process get the same message and share what it decodes to.
+    The last result is cached, since all clients of a process decode the same message.
+
+    Parameters
+    ----------
+    payload
+        The message.
+    expected
+        The header that the message must have.
+
+    Returns
+    -------
+    torch.Tensor
+        The teacher (N, C), float32; each row is divided by its sum, since codecs round.
+
+    Raises
+    ------
+    TrustmixError
+        If the header differs from the expected one, or the values are not probabilities.
     """
-    tensors, header = _open(payload, expected, "teacher")
+    tensors, header = _decode_message(payload, expected, "teacher")
     chosen = CODECS.get(str(header["codec"]))
-    _check(tensors, chosen.layout(expected.samples, expected.classes))
+    _validate_layout(tensors, chosen.layout(expected.samples, expected.classes))
     teacher = validate_predictions(chosen.decode(tensors, expected.classes), f"The message of {expected.sender}")
     return teacher / teacher.sum(1, keepdim=True)
 
 
-def _open(payload: bytes, expected: MessageHeader, *kinds: str) -> tuple[dict[str, torch.Tensor], dict[str, str | int]]:
-    """The tensors and the header of a message of one of these kinds, if the header says what the expected promises."""
+def _decode_message(
+    payload: bytes, expected: MessageHeader, *kinds: str
+) -> tuple[dict[str, torch.Tensor], dict[str, str | int]]:
+    """The tensors and the header of a message of one of these kinds, if the header is the expected one."""
     source = f"The message of {expected.sender}"
     tensors, header = decode_frame(payload, expected.limit, source)
     kind, codec, base = (str(header.get(key))[:60] for key in ("kind", "codec", "base"))
     if kind not in kinds:
-        raise TrustmixError(f"{source} says kind = {kind}; expected was {' or '.join(kinds)}.")
+        raise TrustmixError(f"{source} has kind = {kind}; expected was {' or '.join(kinds)}.")
     wanted = expected.header(kind, codec, base)
     for key in wanted:  # further fields are additions of a later version
         if header.get(key) != wanted.get(key):
-            said = str(header.get(key))[:60]  # the reason is recorded: it must not be as long as the sender likes
-            raise TrustmixError(f"{source} says {key[:60]} = {said}; expected was {wanted.get(key)}.")
+            found = str(header.get(key))[:60]  # the reason is recorded, and the sender must not choose its length
+            raise TrustmixError(f"{source} has {key[:60]} = {found}; expected was {wanted.get(key)}.")
     return tensors, wanted
 
 
-def _check(tensors: Parts, layout: Layout) -> None:
-    """Refuse tensors of other names, types or shapes than those of the layout."""
+def _validate_layout(tensors: Parts, layout: Layout) -> None:
+    """Raise if names, types or shapes of the tensors differ from the layout."""
     for name in [*layout, *tensors]:
         found = tensors.get(name)
         dtype, shape = layout.get(name, (None, None))
@@ -234,18 +411,18 @@ def _check(tensors: Parts, layout: Layout) -> None:
             raise TrustmixError(f"The message has {got} for {name}; expected was {shape} of {dtype}.")
 
 
-def _labels(
+def _pop_labels(
     tensors: dict[str, torch.Tensor], expected: MessageHeader
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """What the message tells of the sender's label set, taken out of the tensors, or nothing of either."""
+    """The class counts and ranks, removed from the tensors; None for both if the message has no label set."""
     layout = LabelSet.layout(expected)
     found = {name: tensors.pop(name) for name in layout if name in tensors}
     if not found:
         return None, None
-    _check(found, layout)
+    _validate_layout(found, layout)
     classes, ranks = found["held"], found["ranks"]
     if bool((classes < 0).any()) or not bool(classes.any()):
-        raise TrustmixError(f"The message of {expected.sender} tells of no class, or of less than no sample of one.")
+        raise TrustmixError(f"The message of {expected.sender} has negative class counts, or none above zero.")
     return classes.to(torch.int64), ranks.to(torch.float64) / 255
 
 
@@ -257,7 +434,7 @@ def _evaluate(
     mixture = (min(components, expected.classes), expected.classes)
     layout: Layout = {"logits": (_float_type(codec), (expected.samples, expected.classes))}
     layout |= {"means": (torch.float64, mixture), "variances": (torch.float64, mixture)}
-    _check(tensors, {**layout, "log_weights": (torch.float64, mixture[:1])})
+    _validate_layout(tensors, {**layout, "log_weights": (torch.float64, mixture[:1])})
     density = ClassGaussians.from_state_dict(tensors)
     logits = tensors["logits"].to(torch.float32)
     return torch.softmax(logits.to(torch.float64), 1), density.log_prob(logits)
@@ -272,12 +449,12 @@ def _float_type(codec: str) -> torch.dtype:
 
 
 def _subtract(parts: Parts, known: Parts) -> dict[str, torch.Tensor]:
-    """The difference byte by byte, modulo 256: no codec loses anything by it."""
+    """The difference byte by byte, modulo 256, which is exact for every codec."""
     return {name: (_bytes(part) - _bytes(known[name])).view(part.dtype) for name, part in parts.items()}
 
 
 def _add(parts: Parts, known: Parts) -> dict[str, torch.Tensor]:
-    """What `_subtract` was given."""
+    """The inverse of `_subtract`."""
     return {name: (_bytes(parts[name]) + _bytes(part)).view(part.dtype) for name, part in known.items()}
 
 
@@ -285,8 +462,8 @@ def _bytes(part: torch.Tensor) -> torch.Tensor:
     return part.contiguous().view(torch.uint8)
 
 
-def _mark(known: Parts) -> str:
-    """A short hash of a teacher as the codec sees it, so that both sides know they mean the same."""
+def _hash(known: Parts) -> str:
+    """A short hash of an encoded teacher, by which both sides know that they use the same one."""
     digest = hashlib.blake2b(digest_size=8)
     for part in known.values():
         digest.update(_bytes(part).numpy().data)
