@@ -223,12 +223,7 @@ def test_a_forged_safetensors_string_is_refused(forged: bytes) -> None:
         ({"round": None}, "has round = None"),
         ({"fingerprint": "0" * 16}, "has fingerprint"),
         ({"base": "0" * 16}, "a difference to another teacher"),
-<<<<<<< HEAD
-        ({"base": None}, "says base = None"),
-=======
         ({"base": None}, "has base = None"),
-        ({"hint": "trust me"}, "has hint = trust me; expected was None"),
->>>>>>> words1
     ],
 )
 def test_a_header_that_was_swapped_is_refused(change: dict[str, Any], reason: str) -> None:

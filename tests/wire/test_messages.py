@@ -163,9 +163,9 @@ def test_the_fingerprint_knows_type_shape_and_values() -> None:
 
 def test_a_message_of_another_format_is_refused_by_its_version_and_added_fields_are_tolerated() -> None:
     upload = Upload("7", torch.full((SAMPLES, CLASSES), 1 / CLASSES), torch.zeros(SAMPLES))
-    message = encode_upload(upload, ENVELOPE, "float32")
+    message = encode_upload(upload, HEADER, "float32")
     with pytest.raises(TrustmixError, match="The message of 7 has format 2; this version of trustmix reads format 1"):
-        decode_upload(b"TMX2" + message[4:], ENVELOPE)
-    tensors, header = decode_frame(message, ENVELOPE.limit, "the message")
+        decode_upload(b"TMX2" + message[4:], HEADER)
+    tensors, header = decode_frame(message, HEADER.limit, "the message")
     later = encode_frame(tensors, {**header, "added_later": True})
-    torch.testing.assert_close(decode_upload(later, ENVELOPE).predictions, upload.predictions)
+    torch.testing.assert_close(decode_upload(later, HEADER).predictions, upload.predictions)

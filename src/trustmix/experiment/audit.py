@@ -72,15 +72,9 @@ def audit(folder: Path) -> Audit:
     if method.client != "distillation" or method.pooled_data:
         raise TrustmixError(f"{folder} is a run of {recipe.rule}; the audit is of rules that mix predictions.")
     rounds = record.rounds()
-<<<<<<< HEAD
     without_faults = ["engine.name=local", "engine.mode=sequential", "faults.crash=0", "faults.late=0"]
     # Byzantine clients train as the others do and change only their uploads; the audit is of the training.
     honest = recipe.model_copy(update={"attack": AttackConfig()})
     with build_federation(Recipe.load(honest, without_faults), record) as experiment:
-=======
-    quiet = ["engine.name=local", "engine.mode=sequential", "faults.crash=0", "faults.late=0"]
-    honest = recipe.model_copy(update={"attack": AttackConfig()})  # Byzantine clients train honestly too
-    with build_federation(Recipe.load(honest, quiet), record) as experiment:
->>>>>>> words1
         findings = infer_membership(experiment.clients, len(rounds), method.aggregator)
     return Audit(folder, recipe.privacy.epsilon, rounds[-1].accuracy_mean, findings)
