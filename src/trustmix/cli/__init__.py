@@ -1,4 +1,4 @@
-"""The command line: parses, calls, prints. One file for each group of commands, all on the app of `cli/app.py`."""
+"""The command line: parses, calls, prints. Each module adds one group of commands to the app of `cli/app.py`."""
 
 # Each module adds its commands; help lists them in this order.
 # isort: off

@@ -1,4 +1,4 @@
-"""The command that attacks finished runs: audit."""
+"""The command for membership inference against finished runs: audit."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,7 @@ from trustmix.cli.app import app, handle_errors
 @app.command("audit")
 @handle_errors
 def audit_command(folders: Annotated[list[Path], typer.Argument(help="One or several finished runs.")]) -> None:
-    """Try to find out who was in the private data of finished runs, and say how well that goes.
+    """Attack finished runs by membership inference, and print how well each attack finds the private samples.
 
     Example: trustmix audit runs/digits runs/digits-private
     """
@@ -24,14 +24,13 @@ def audit_command(folders: Annotated[list[Path], typer.Argument(help="One or sev
     for column in (1, 2, 4, 5, 6):
         table.columns[column].justify = "right"
     for folder in folders:
-        found = audit(folder)
-        promised = "none" if found.epsilon is None else f"{found.epsilon:g}"
-        accuracy = "-" if found.accuracy is None else f"{100 * found.accuracy:.1f} %"
-        run = [str(folder), promised, accuracy]
-        for one in found.findings:
-            table.add_row(
-                *run, one.attack, f"{one.auc:.3f}", f"{one.low:.3f} to {one.high:.3f}", f"{100 * one.tpr:.1f} %"
-            )
+        audited = audit(folder)
+        epsilon = "none" if audited.epsilon is None else f"{audited.epsilon:g}"
+        accuracy = "-" if audited.accuracy is None else f"{100 * audited.accuracy:.1f} %"
+        run = [str(folder), epsilon, accuracy]
+        for result in audited.findings:
+            interval = f"{result.low:.3f} to {result.high:.3f}"
+            table.add_row(*run, result.attack, f"{result.auc:.3f}", interval, f"{100 * result.tpr:.1f} %")
             run = ["", "", ""]
     console = Console()
     console.print(table)

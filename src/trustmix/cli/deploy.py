@@ -28,7 +28,7 @@ def keys_command(
 
     Example: trustmix keys keys --host trustmix.example.org --nodes north,south
     """
-    _need_flower()
+    _require_flower()
     from trustmix.deploy.keys import make_keys
     from trustmix.deploy.membership import validate_client_id
 
@@ -37,7 +37,7 @@ def keys_command(
     typer.echo(f"Server: {folder / 'server'}")
     for name in names:
         typer.echo(f"Node {name}: {folder / name} (give it to that node alone, then delete it here)")
-    typer.echo(f"Keep {folder / 'ca.key'} offline: whoever has it can pretend to be the server.")
+    typer.echo(f"Keep {folder / 'ca.key'} offline: anyone with this file can pretend to be the server.")
 
 
 @app.command("serve")
@@ -59,7 +59,7 @@ def serve_command(
 
     Example: trustmix serve fashion --keys keys/server --address 0.0.0.0:9092 --nodes 3 --out runs/hospitals
     """
-    _need_flower()
+    _require_flower()
     from rich.console import Console
 
     from trustmix.deploy.keys import ServerKeys
@@ -67,9 +67,9 @@ def serve_command(
     from trustmix.experiment.recipe import Recipe
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped ends like Ctrl-C
-    host, port = _address(address)
+    host, port = _parse_address(address)
     folder = out or Path("runs") / f"{Path(recipe).stem}-served"
-    _check_security(host, keys, insecure)
+    _validate_security(host, keys, insecure)
     console = Console(highlight=False, soft_wrap=True)
     with log_to_console(console):
         history = serve(
@@ -96,20 +96,20 @@ def join_command(
 
     Example: trustmix join trustmix.example.org:9092 --node node.toml --keys keys/north
     """
-    _need_flower()
+    _require_flower()
     from rich.console import Console
 
     from trustmix.deploy.keys import NodeKeys
     from trustmix.deploy.node import NodeConfig
     from trustmix.deploy.supernode import join
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the SuperNode deactivates itself at its server
-    host, port = _address(server)
-    _check_security(host, keys, insecure)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the SuperNode deactivates itself at the server
+    host, port = _parse_address(server)
+    _validate_security(host, keys, insecure)
     console = Console(highlight=False, soft_wrap=True)
-    found = NodeConfig.load(node)
+    config = NodeConfig.load(node)
     with log_to_console(console):
-        join(found, f"{host}:{port}", None if keys is None else NodeKeys(keys))
+        join(config, f"{host}:{port}", None if keys is None else NodeKeys(keys))
 
 
 @app.command("check")
@@ -123,29 +123,28 @@ def check_command(
     """
     from trustmix.deploy.node import NodeConfig, check_node
 
-    found = NodeConfig.load(node)
-    if found.share is not None:
-        typer.echo(f"Node {found.id}: share {found.share} of the server's recipe, nothing of its own to check.")
+    config = NodeConfig.load(node)
+    if config.share is not None:
+        typer.echo(f"Node {config.id}: share {config.share} of the server's recipe, nothing of its own to check.")
         return
-    own = check_node(found)
-    typer.echo(
-        f"Node {found.id}: {len(own.train)} samples to train on, {0 if own.test is None else len(own.test)} to test"
-    )
-    typer.echo(f"Inputs: {tuple(own.train.inputs.shape[1:])}, {own.train.inputs.dtype}")
-    for name, count in own.class_counts().items():
+    data = check_node(config)
+    tested = 0 if data.test is None else len(data.test)
+    typer.echo(f"Node {config.id}: {len(data.train)} samples to train on, {tested} to test")
+    typer.echo(f"Inputs: {tuple(data.train.inputs.shape[1:])}, {data.train.inputs.dtype}")
+    for name, count in data.class_counts().items():
         typer.echo(f"  {name}: {count}")
     typer.echo("The model takes these inputs and gives one number a class.")
 
 
-def _address(text: str) -> tuple[str, int]:
+def _parse_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
         raise TrustmixError(f'"{text}" is no address; it must look like trustmix.example.org:9092.')
     return host.strip("[]"), int(port)
 
 
-def _check_security(host: str, keys: Path | None, insecure: bool) -> None:
-    """Keys, or nothing that leaves this machine."""
+def _validate_security(host: str, keys: Path | None, insecure: bool) -> None:
+    """Raise unless there are keys or the host is this machine."""
     if (keys is None) != insecure:
         raise TrustmixError("Give either --keys (see `trustmix keys`) or, to try things out on loopback, --insecure.")
     if insecure and not _is_loopback(host):
@@ -159,7 +158,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _need_flower() -> None:
+def _require_flower() -> None:
     try:
         import flwr  # noqa: F401
     except ImportError as error:

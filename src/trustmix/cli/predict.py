@@ -8,8 +8,8 @@ import typer
 from trustmix.cli.app import app, handle_errors
 from trustmix.errors import TrustmixError
 
-SHOWN = 10
-"""Up to so many samples are answered on the screen too."""
+MAX_PRINTED = 10
+"""The predictions of at most this many samples are printed."""
 
 
 @app.command("predict")
@@ -20,7 +20,7 @@ def predict_command(
     client: Annotated[str, typer.Option(help="Whose model: a client's number, or student.")] = "0",
     out: Annotated[Path, typer.Option("--out", help="The npz file of the predictions.")] = Path("predictions.npz"),
 ) -> None:
-    """Ask a client's trained model about new samples.
+    """Predict the classes of new samples with a client's trained model.
 
     Example: trustmix predict runs/uwa digits --client 3 --out predictions.npz
     """
@@ -29,14 +29,14 @@ def predict_command(
 
     if out.suffix != ".npz":
         raise TrustmixError(f"{out} (--out) must end in .npz.")
-    answers = predict(folder, data, client)
-    write_npz(out, answers.arrays())
-    known = int((answers.samples.labels >= 0).sum())
-    typer.echo(f"samples: {len(answers.logits)}, classes: {len(answers.classes)}")
-    for name, label, probability in answers.lines() if len(answers.logits) <= SHOWN else ():
+    result = predict(folder, data, client)
+    write_npz(out, result.arrays())
+    labelled = int((result.samples.labels >= 0).sum())
+    typer.echo(f"samples: {len(result.logits)}, classes: {len(result.classes)}")
+    for name, label, probability in result.lines() if len(result.logits) <= MAX_PRINTED else ():
         typer.echo(f"{name}: {label} ({100 * probability:.0f} %)")
-    if answers.accuracy is not None:
-        typer.echo(f"Accuracy: {100 * answers.accuracy:.1f} % (samples with a label: {known})")
+    if result.accuracy is not None:
+        typer.echo(f"Accuracy: {100 * result.accuracy:.1f} % (samples with a label: {labelled})")
     typer.echo(f"Predictions: {out}")
 
 

@@ -77,12 +77,11 @@ class Display:
             The state of the run.
         """
         accuracy = "" if event.accuracy is None else f"accuracy so far {100 * event.accuracy:.1f} %"
+        stage = "closing" if event.stage == "closing" else f"round {event.round}/{event.rounds}"
         if self._live and self._task is not None:
-            stage = "closing" if event.stage == "closing" else f"round {event.round}/{event.rounds}"
             text = f"{self.title}{stage}, client {event.done}/{event.asked}"
             self._live.update(self._task, completed=event.fraction_done, description=text, accuracy=accuracy)
         elif event.done == 0:
-            stage = "closing" if event.stage == "closing" else f"round {event.round}/{event.rounds}"
             text = f"{self.title}{stage}: asking {event.asked} clients{', ' + accuracy if accuracy else ''}"
             self.console.print(text, highlight=False, soft_wrap=True)
 
@@ -101,7 +100,7 @@ def run_display(console: Console, title: str = "") -> Iterator["list[Callback]"]
     Yields
     ------
     list of Callback
-        What the run takes as callbacks; none if the console is quiet.
+        The callbacks for the run; empty if the console is quiet.
     """
     from trustmix.federation import ProgressCallback
 
@@ -162,7 +161,7 @@ def sweep_display(console: Console) -> Iterator["SweepCallback"]:
     )
     task = bar.add_task("starting", total=None)
 
-    def watch(progress: "SweepProgress") -> None:
+    def show_progress(progress: "SweepProgress") -> None:
         if progress.ended:
             line = f"{progress.done}/{progress.total} {describe_outcome(progress.ended)}"
             console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -170,7 +169,7 @@ def sweep_display(console: Console) -> Iterator["SweepCallback"]:
         bar.update(task, description=text, completed=progress.done, total=progress.total)
 
     with bar:
-        yield watch
+        yield show_progress
 
 
 def describe_outcome(outcome: "RunOutcome") -> str:

@@ -65,7 +65,7 @@ def run_command(
 
     changes = overrides or []
     loaded = Recipe.load(recipe, changes)
-    folder = out or Path("runs") / _named(recipe, changes)
+    folder = out or Path("runs") / _default_name(recipe, changes)
     console = Console(quiet=quiet)
     with run_display(console) as callbacks, log_to_console(console):
         history = run(loaded, out=folder, resume=resume, overwrite=overwrite, callbacks=callbacks)
@@ -103,17 +103,17 @@ def sweep_command(
     from trustmix.sweeps.table_formats import to_markdown, to_rich_table
 
     swept, changes = parse_over(over), overrides or []
-    folder = out or Path("sweeps") / _named(recipe, [*swept, *changes])
+    folder = out or Path("sweeps") / _default_name(recipe, [*swept, *changes])
     console = Console(quiet=quiet)
-    with sweep_display(console) as watch:
-        found = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, watch)
+    with sweep_display(console) as show_progress:
+        result = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, show_progress)
     if console.is_terminal:
-        console.print(to_rich_table(found.table))
+        console.print(to_rich_table(result.table))
     else:
-        console.print(to_markdown(found.table), markup=False, soft_wrap=True)
+        console.print(to_markdown(result.table), markup=False, soft_wrap=True)
     console.print(f"Tables: {folder}/table.md, table.tex, table.csv, runs.csv", soft_wrap=True, highlight=False)
-    if found.failed:
-        reasons = [f"{name}: {reason}" for name, reason in found.failed.items()]
+    if result.failed:
+        reasons = [f"{name}: {reason}" for name, reason in result.failed.items()]
         typer.echo("\n".join([f"Failed: {len(reasons)}. The same command tries again.", *reasons]), err=True)
         raise typer.Exit(1)
 
@@ -137,7 +137,7 @@ def plan_command(
     recipe: RecipeName,
     overrides: Overrides = None,
 ) -> None:
-    """Say what a run would cost in time, memory and bytes, after timing a few steps; nothing is written.
+    """Estimate the cost of a run in time, memory and bytes by timing a few steps; nothing is written.
 
     Example: trustmix plan fashion --set rounds=50
     """
@@ -168,7 +168,7 @@ def plan_command(
     console.print(table)
 
 
-def _named(recipe: str, changes: Sequence[str]) -> str:
-    """A directory name made from what was asked for; a long one is cut and told apart by a few digits."""
+def _default_name(recipe: str, changes: Sequence[str]) -> str:
+    """A directory name made of the recipe and its changes; a long name is cut and ends in a hash."""
     name = ",".join([Path(recipe).stem, *changes]).replace("/", "_")
     return name if len(name.encode()) <= 200 else f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
