@@ -57,12 +57,24 @@ class ArraySpec:
         >>> ArraySpec.from_tensor(ArraySpec("numpy", torch.float16).to_tensor())
         ArraySpec(package='numpy', dtype=torch.float16, device='cpu')
         """
-        return text_to_tensor(f"{self.package} {str(self.dtype).removeprefix('torch.')}")
+        return text_to_tensor(str(self))
 
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor) -> "ArraySpec":
         """The spec of `to_tensor`, on the CPU."""
-        package, _, dtype = tensor_to_text(tensor).partition(" ")
+        return cls.parse(tensor_to_text(tensor))
+
+    def __str__(self) -> str:
+        return f"{self.package} {str(self.dtype).removeprefix('torch.')}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ArraySpec":
+        """The spec of `str`, on the CPU.
+
+        >>> ArraySpec.parse("numpy float16").dtype
+        torch.float16
+        """
+        package, _, dtype = text.partition(" ")
         if package not in ("numpy", "torch") or dtype not in ("float16", "bfloat16", "float32", "float64"):
             raise TrustmixError(f'"{package} {dtype}" is no kind of array.')
         return cls(package, getattr(torch, dtype))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trustmix import Accumulator, Aggregator, Coupling, TrustmixError, Upload
-from trustmix.aggregation import GuardedAggregator, Trust
+from trustmix.aggregation import Guard, GuardedAggregator, Trust
 from trustmix.aggregation.base import pack_uploads, unpack_uploads
 from trustmix.federation import METHODS
 
@@ -152,3 +152,42 @@ def test_a_caller_may_reuse_its_buffers() -> None:
             rule.update(buffer)
             buffer[:] = 0.5
             assert rule.compute().probabilities[0, 0] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(("name", "guarded"), CASES)
+def test_an_empty_state_is_that_of_a_new_aggregator(name: str, guarded: bool) -> None:
+    rule = folded(make(name, guarded), uploads(7))
+    rule.compute()
+    rule.reset()
+    folded(rule, uploads(8))
+    rule.load_state_dict({})
+    assert rule.n_clients == 0
+    found, expected = (folded(one, uploads(9)).compute() for one in (rule, make(name, guarded)))
+    assert torch.equal(found.probabilities, expected.probabilities)
+
+
+@pytest.mark.parametrize(("name", "guarded"), CASES)
+def test_a_state_saved_after_computing_computes_the_same_again(name: str, guarded: bool) -> None:
+    rule, other = folded(make(name, guarded), uploads(10)), make(name, guarded)
+    first = rule.compute().probabilities
+    other.load_state_dict(rule.state_dict())
+    assert torch.equal(other.compute().probabilities, first)
+
+
+def test_a_reloaded_guard_gives_back_the_kind_of_array_it_was_given() -> None:
+    rule, other = GuardedAggregator(make("avg")), GuardedAggregator(make("avg"))
+    rule.update(np.array([[0.9, 0.1]], "f4"))
+    other.load_state_dict(rule.state_dict())
+    assert isinstance(other.compute().probabilities, np.ndarray)
+
+
+def test_guards_of_other_bounds_are_not_merged() -> None:
+    one = folded(GuardedAggregator(make("uwa"), Guard(cap=0.6)), uploads())
+    with pytest.raises(TrustmixError, match="different rules or bounds"):
+        folded(GuardedAggregator(make("uwa")), uploads(1, 2)).merge(one)
+
+
+@pytest.mark.parametrize("counts", [[float("inf"), 1.0], [1e16, 1.0]])
+def test_counts_that_cannot_be_are_refused(counts: list[float]) -> None:
+    with pytest.raises(TrustmixError, match="client north: class counts"):
+        Upload.from_arrays("north", [[0.5, 0.5]], class_counts=counts)

@@ -78,7 +78,7 @@ def test_among_honest_clients_the_guard_changes_next_to_nothing(name: str) -> No
         teacher(guarded, HONEST).probabilities,
         teacher(METHODS.get(name).make_aggregator(), HONEST).probabilities,
     )
-    if name in ("suwa", "uwa", "most-confident"):  # a score far above the others' may be lowered a little
+    if name in ("suwa", "uwa", "most-confident", "holders"):  # a score far above the others' may be lowered a little
         assert torch.equal(found.argmax(1), plain.argmax(1))
         assert float((found - plain).abs().mean()) < 0.01
     else:

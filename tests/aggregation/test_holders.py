@@ -91,3 +91,18 @@ def test_no_client_weighs_more_than_its_label_set_allows() -> None:
     rule.track(torch.arange(100))
     rule.update(Upload.from_arrays("greedy", q, scores, class_counts=counts))
     assert float(rule.sums["weight"].max()) <= CLASSES / 2 + 1e-6
+
+
+def test_samples_that_no_client_has_seen_the_like_of_keep_a_finite_concentration() -> None:
+    rule = Holders()
+    for name, counts in (("a", [1, 1, 0, 0]), ("b", [0, 0, 1, 1])):
+        scores = np.array([0.0, 0.0, -800.0, -np.inf])
+        rule.update(Upload.from_arrays(name, np.full((4, 4), 0.25), scores, class_counts=counts))
+    teacher = rule.compute()
+    assert np.isfinite(teacher.concentration).all()
+    assert np.isfinite(teacher.probabilities).all()
+
+
+def test_scores_thousands_apart_still_have_mean_one() -> None:
+    found = bounded_ratio(torch.tensor([0.0, -5000.0, -5001.0, -5000.0], dtype=torch.float64), 1.25)
+    assert float(found.mean()) == pytest.approx(1, abs=1e-6)

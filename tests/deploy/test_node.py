@@ -1,5 +1,6 @@
 """A node's own data and model: read, matched with the server's description of the run, or refused in one sentence."""
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from trustmix.cli import app
 from trustmix.deploy.node import NodeConfig, build_node_client, load_node_data
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
+from trustmix.experiment.build import build_federation
 from trustmix.experiment.recipe import Recipe
 from trustmix.federation import Public, Request
 from trustmix.wire import decode_upload
@@ -78,8 +80,6 @@ def test_numbers_of_an_npz_file_count_the_servers_classes(tmp_path: Path) -> Non
 
 
 def test_a_share_is_the_client_of_the_recipes_own_split(tmp_path: Path) -> None:
-    from trustmix.experiment.build import build_federation
-
     recipe = Recipe.load("demo", ["clients=3", "split.classes_per_client=4", "engine.mode=sequential"])
     experiment = build_federation(recipe)
     local = experiment.clients[2]
@@ -158,3 +158,41 @@ def test_check_refuses_with_exit_code_2(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["check", str(tmp_path / "node.toml")])
     assert result.exit_code == 2
     assert 'row 61: "n/a" in column "age" is no number' in result.output.replace("\n", "")
+
+
+def test_a_server_makes_a_node_import_neither_a_rule_nor_a_function(tmp_path: Path) -> None:
+    recipe = Recipe.load("demo", ["clients=3", "split.classes_per_client=4", "engine.mode=sequential"])
+    public = build_federation(recipe).federation.context.public
+    text = 'rule = "no_such_module:Rule"\n' + recipe.client_toml()
+    for kind in ("", "distillation"):
+        node = write_node(tmp_path, "share = 2\n")
+        if kind:
+            build_node_client(node, run_info(recipe=text, client=kind), public, tmp_path / "states")
+        else:
+            with pytest.raises(TrustmixError, match='no kind of client ""'):
+                build_node_client(node, run_info(recipe=text, client=kind), public, tmp_path / "states")
+    for source in (
+        '[data]\nsource = "no_such_module:data"\n',
+        '[data]\nname = "digits"\n[model]\nsource = "no:model"\n',
+    ):
+        with pytest.raises(TrustmixError, match="a node with a share runs none"):
+            build_node_client(write_node(tmp_path, "share = 2\n"), run_info(recipe=source), public, tmp_path / "states")
+
+
+def test_a_promise_of_privacy_is_not_kept_by_a_client_that_sends_weights(tmp_path: Path) -> None:
+    recipe = Recipe.load("demo", ["clients=3", "split.classes_per_client=4", "privacy.epsilon=8"])
+    public = build_federation(Recipe.load(recipe, ["engine.mode=sequential"])).federation.context.public
+    with pytest.raises(TrustmixError, match="a client of kind weights sends other things"):
+        build_node_client(
+            write_node(tmp_path, "share = 2\n"),
+            run_info(recipe=recipe.client_toml(), client="weights"),
+            public,
+            tmp_path / "states",
+        )
+
+
+def test_the_servers_own_settings_do_not_reach_a_node() -> None:
+    recipe = Recipe.load("demo", ["rule={ tau = 0.4 }", "wire.labels=set", "theory.every=1", "participation.quorum=1"])
+    again = Recipe.load(tomllib.loads(recipe.client_toml()))
+    assert again.theory.every is None
+    assert again.participation.quorum == 0.5

@@ -134,3 +134,92 @@ def test_a_federation_has_no_guard_unless_one_is_given() -> None:
     guarded = aggregator(Guard(cap=0.6))
     assert isinstance(guarded, GuardedAggregator)
     assert guarded.guard.cap == 0.6
+
+
+class Recorder(tm.Callback):
+    """Writes down which of its hooks were called; it may fail in one of them."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.calls: list[str] = []
+        self.failing = failing
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.failing:
+            raise TrustmixError(f"{name} failed")
+
+    def on_run_begin(self, rounds: Sequence[tm.Round]) -> None:
+        self._call(f"begin after {len(rounds)}")
+
+    def on_upload(self, round_: int, upload: tm.Upload) -> None:
+        self._call("upload")
+
+    def on_round_end(self, line: tm.Round) -> None:
+        self._call(f"round {line.round}")
+
+    def on_run_end(self, error: BaseException | None) -> None:
+        self._call(f"end {type(error).__name__ if error else 'well'}")
+
+
+SMALL = {"data": {"name": "digits"}, "clients": 5, "rounds": 2, "split": {"samples_per_client": 40}}
+
+
+@pytest.mark.parametrize("out", [True, False])
+def test_a_callback_hears_of_begin_rounds_and_end_with_and_without_a_run_directory(out: bool, tmp_path: Path) -> None:
+    recorder = Recorder()
+    tm.run({**SMALL, "engine": {"mode": "sequential"}}, out=tmp_path / "run" if out else None, callbacks=[recorder])
+    assert [call for call in recorder.calls if call != "upload"] == ["begin after 0", "round 1", "round 2", "end well"]
+    assert recorder.calls.count("upload") == 10
+
+
+def test_a_callback_that_fails_at_the_end_keeps_no_other_from_ending() -> None:
+    first, second = Recorder(), Recorder("end well")
+    with pytest.raises(TrustmixError, match="end well failed"):
+        tm.run({**SMALL, "engine": {"mode": "sequential"}}, callbacks=[first, second])
+    assert first.calls[-1] == "end TrustmixError"
+
+
+def test_a_callback_that_never_began_is_not_ended() -> None:
+    first, second, third = Recorder(), Recorder("begin after 0"), Recorder()
+    with pytest.raises(TrustmixError, match="begin after 0 failed"):
+        tm.run({**SMALL, "engine": {"mode": "sequential"}}, callbacks=[first, second, third])
+    assert (first.calls[-1], second.calls[-1], third.calls) == ("end TrustmixError", "begin after 0", [])
+
+
+def test_a_callback_that_fails_is_not_a_client_that_was_refused() -> None:
+    with pytest.raises(RuntimeError, match="a callback failed: upload failed"):
+        Federation(clients=clients(), public=PUBLIC, callbacks=[Recorder("upload")]).run(1)
+
+
+def test_a_round_that_failed_and_is_played_again_counts_once(tmp_path: Path) -> None:
+    class FailsOnce(tm.Callback):
+        failed = False
+
+        def on_teacher(self, *_: object) -> None:
+            if not self.failed:
+                self.failed = True
+                raise KeyError("once")
+
+    def reputations(callbacks: list[tm.Callback], folder: Path) -> dict[str, torch.Tensor]:
+        federation = Federation(clients=clients(), public=PUBLIC, rule="expguard", callbacks=callbacks)
+        checkpoint = Checkpoint(folder)
+        if callbacks:
+            with pytest.raises(KeyError):
+                federation.run(2, checkpoint=checkpoint)
+        federation.run(2, checkpoint=checkpoint)
+        return federation.algorithm.state_dict()
+
+    assert reputations([FailsOnce()], tmp_path / "again") == reputations([], tmp_path / "once")
+
+
+def test_an_instance_of_a_rule_can_serve_one_run_after_another() -> None:
+    class Tracks(tm.Callback):
+        def on_round_begin(self, round_: int, aggregator: tm.Aggregator) -> None:
+            aggregator.track(torch.tensor([11]))
+
+    rule = Accumulator(1.0)
+    Federation(clients=clients(), public=PUBLIC, rule=rule, callbacks=[Tracks()]).run(1)
+    small = Public(INPUTS[:4], classes=3)
+    data = Labelled(INPUTS, LABELS)
+    others = [Client(name, linear, data, data, small, training=TRAINING) for name in CLIENTS]
+    assert len(Federation(clients=others, public=small, rule=rule).run(1).rounds) == 1

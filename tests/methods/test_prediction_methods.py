@@ -1,5 +1,6 @@
 """FedMD, DS-FL, Selective-FD and CFD: each update against a hand-computed example or an independent solution."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trustmix import Client, Federation, Labelled, Public, Recipe, Teacher, Training, TrustmixError, mix, run
+from trustmix.aggregation import Upload
 from trustmix.arrays import AnyArray
 from trustmix.federation import METHODS, Request
 from trustmix.methods.cfd import quantize
@@ -195,3 +197,12 @@ def test_selective_fd_refuses_what_cannot_carry_its_votes_or_dropped_samples() -
         Recipe.load("demo", ["rule=selective-fd", "wire.form=density"])
     with pytest.raises(TrustmixError, match=r"rule: selective-fd .* wire\.down = argmax: .* which argmax cannot carry"):
         Recipe.load("demo", ["rule=selective-fd", "wire.down=argmax"])
+
+
+def test_a_sample_with_one_vote_of_little_weight_still_has_a_distribution() -> None:
+    rule = METHODS.get("selective-fd").make_aggregator()
+    sure = np.zeros((2, 10))
+    sure[:, 3] = 1.0
+    rule.update(replace(Upload.from_arrays("doubtful", sure, np.array([0.0, -1.0])), weight=0.4))
+    rule.update(Upload.from_arrays("silent", sure, np.array([-1.0, -1.0])))
+    np.testing.assert_allclose(rule.compute().probabilities.sum(1), 1)

@@ -29,6 +29,9 @@ from trustmix.errors import TrustmixError
 MAX_SCORE = 1e300
 """Scores are clamped to this: -inf ('never seen') then differs from any other score by a finite amount."""
 
+MAX_COUNT = 1e15
+"""More samples of a class than any client holds."""
+
 StateDict: TypeAlias = Mapping[str, torch.Tensor]
 """The state of an aggregator as named tensors, which safetensors can hold."""
 
@@ -277,6 +280,7 @@ class Aggregator(ABC):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state of `state_dict`; an empty one is that of a new aggregator."""
+        self.n_clients, self._spec, self._shape, self._tracked_weights = 0, None, None, {}
         if "n_clients" in state:
             self.n_clients = int(state["n_clients"])
             self._spec = ArraySpec.from_tensor(state["spec"])
@@ -364,6 +368,7 @@ def pack_uploads(uploads: Sequence[Upload]) -> dict[str, torch.Tensor]:
     ['north']
     """
     packed = {"clients": text_to_tensor(json.dumps([upload.client for upload in uploads]))}
+    packed |= {"specs": text_to_tensor(json.dumps([str(upload.spec) for upload in uploads]))}
     packed |= {"weights": torch.tensor([upload.weight for upload in uploads], dtype=torch.float64)}
     for index, upload in enumerate(uploads):
         for name in ARRAYS:
@@ -383,13 +388,13 @@ ARRAYS = ("predictions", "scores", "class_counts", "ranks")
 
 def unpack_uploads(packed: StateDict) -> list[Upload]:
     """The uploads of `pack_uploads`."""
-    clients = json.loads(tensor_to_text(packed["clients"]))
+    clients, specs = (json.loads(tensor_to_text(packed[name])) for name in ("clients", "specs"))
     return [
         Upload(
             client,
             **{name: packed[f"{index}.{name}"] for name in ARRAYS if f"{index}.{name}" in packed},
             weight=float(packed["weights"][index]),
-            spec=ArraySpec.of(packed[f"{index}.predictions"]),
+            spec=ArraySpec.parse(specs[index]),
         )
         for index, client in enumerate(clients)
     ]
@@ -448,8 +453,9 @@ def validate_scores(scores: ArrayLike, samples: int, source: str) -> torch.Tenso
 
 def validate_class_counts(class_counts: ArrayLike, classes: int, source: str) -> torch.Tensor:
     """A label set as a tensor (C,) of counts, 0 for a class that the client does not hold."""
-    counts = to_float_tensor(class_counts, f"{source}: class counts").cpu()
-    if counts.shape != (classes,) or not bool((counts >= 0).all()) or not bool(counts.any()):
+    counts = to_finite_tensor(class_counts, f"{source}: class counts").cpu()
+    fits = counts.shape == (classes,) and bool(((counts >= 0) & (counts <= MAX_COUNT)).all()) and bool(counts.any())
+    if not fits:
         raise TrustmixError(
             f"{source}: class counts have the shape {format_shape(counts)} and the sum {float(counts.sum()):g}; "
             f"they must be ({classes},), the number of samples of each class, some of them above 0."

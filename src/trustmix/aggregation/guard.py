@@ -144,7 +144,11 @@ class GuardedAggregator(Aggregator):
         }
 
     def merge_state(self, other: Self) -> None:
-        """Hold the other's uploads too."""
+        """Hold the other's uploads too; of two reputations the lower one counts."""
+        if other.guard != self.guard or type(other.rule) is not type(self.rule):
+            raise TrustmixError("guards of different rules or bounds cannot be merged.")
+        for client, value in other._reputation.items():
+            self._reputation[client] = min(value, self._reputation.get(client, 1.0))
         for upload in other._uploads:
             self.validate(upload)
         self._uploads += other._uploads
@@ -161,9 +165,8 @@ class GuardedAggregator(Aggregator):
         rule = self.rule if not self._uploads else None
         kept = {f"{RULE}{key}": value for key, value in (rule.state_dict() if rule else {}).items()}
         held = {f"{HELD}{key}": value for key, value in pack_uploads(self._uploads).items()} if self._uploads else {}
-        known = {
-            c: value for c, value in {**self._reputation, **self._new_reputation}.items() if value < 1 - ZERO_WEIGHT
-        }
+        new = {} if self._uploads else self._new_reputation
+        known = {c: value for c, value in {**self._reputation, **new}.items() if value < 1 - ZERO_WEIGHT}
         reputations = {f"{REPUTATION}{c}": torch.tensor(value, dtype=torch.float64) for c, value in known.items()}
         return {**super().state_dict(), **kept, **held, **reputations}
 
@@ -173,8 +176,8 @@ class GuardedAggregator(Aggregator):
         self._reputation = {client: float(value) for client, value in _below(state, REPUTATION).items()}
         held = _below(state, HELD)
         self._uploads = unpack_uploads(held) if held else []
-        if rule := _below(state, RULE):
-            self.rule.load_state_dict(rule)
+        self._new_reputation, self._report = {}, {}
+        self.rule.load_state_dict(_below(state, RULE))
 
     def _clipped_scores(self) -> torch.Tensor | None:
         """(M, N): the scores, bounded, or None where a client has none."""

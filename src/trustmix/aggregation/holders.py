@@ -15,7 +15,11 @@ from trustmix.aggregation.coupling import label_set
 
 FLOOR = 1e-12
 """Added to every class, so that a sample of which no client has seen any like it still has a label."""
-BISECTIONS = 40
+BISECTIONS = 80
+MAX_SPREAD = 1e6
+"""Scores further below the largest count as this far."""
+MIN_RATIO = 1e-100
+"""A smaller ratio counts as this one, whose square is still a number."""
 
 
 def bounded_ratio(scores: torch.Tensor, largest: float) -> torch.Tensor:
@@ -40,15 +44,14 @@ def bounded_ratio(scores: torch.Tensor, largest: float) -> torch.Tensor:
     """
     top = math.log(largest)
     centred = scores.to(torch.float64) - scores.max()
-    low, high = top - 1.0, top + 1e3  # at `low` the mean may be below 1, at `high` nearly all are at the bound
-    low = min(low, -math.log(len(scores)) - 1e3)
-    for _ in range(BISECTIONS + 30):
+    low, high = -1e3, top - float(centred.min().clamp_min(-MAX_SPREAD))  # at `high` all scores are at the bound
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
         if float((centred + middle).clamp(max=top).exp().mean()) < 1:
             low = middle
         else:
             high = middle
-    return (centred + high).clamp(max=top).exp()
+    return (centred + high).clamp(max=top).exp().clamp_min(MIN_RATIO)
 
 
 class Holders(SumAggregator):

@@ -156,13 +156,14 @@ class ExpGuard(BatchAggregator):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The weights, and the uploads that are held."""
-        known = self._new_weights or self._weights
+        known = self._weights if self.uploads else self._new_weights or self._weights
         weights = {f"{WEIGHT}{client}": torch.tensor(value, dtype=torch.float64) for client, value in known.items()}
         return {**super().state_dict(), **weights}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over weights and uploads."""
         super().load_state_dict(state)
+        self._new_weights = {}
         self._weights = {key[len(WEIGHT) :]: float(value) for key, value in state.items() if key.startswith(WEIGHT)}
 
 

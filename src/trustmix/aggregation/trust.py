@@ -126,6 +126,7 @@ class Trust(Aggregator):
     def load_state_dict(self, state: StateDict) -> None:
         """Take over odds, weights and label sets."""
         super().load_state_dict(state)
+        self._odds, self._weights, self._counts = None, [], []
         if "odds" in state:
             self._odds, self._weights, self._counts = state["odds"], list(state["weights"]), list(state["counts"])
 

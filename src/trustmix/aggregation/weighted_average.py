@@ -157,6 +157,8 @@ class Accumulator(Aggregator):
     def load_state_dict(self, state: StateDict) -> None:
         """Take over sums of the same temperature."""
         if not state:
+            super().load_state_dict(state)
+            self._parts, self._tracked_scores = None, {}
             return
         try:
             tau, parts = float(state["tau"]), tuple(state[name].clone() for name in PARTS)

@@ -315,7 +315,9 @@ def build_node_client(node: NodeConfig, run_info: RunInfo, public: Public, folde
     TrustmixError
         If the node's data or model do not fit the run.
     """
-    recipe = _with_own_density(node, Recipe.load(toml.parse(run_info.recipe, "the server's recipe")))
+    settings = toml.parse(run_info.recipe, "the server's recipe")
+    settings.pop("rule", None)  # the server's own business: a node never imports it
+    recipe = _with_own_density(node, Recipe.load(settings))
     if node.share is not None:
         client = _build_shared_client(node, node.share, recipe, run_info, public, folder)
     else:
@@ -339,6 +341,8 @@ def _build_shared_client(
     node: NodeConfig, share: int, recipe: Recipe, run_info: RunInfo, public: Public, folder: Path
 ) -> Client:
     """A client of the recipe's own split: the same as on one machine."""
+    if recipe.data.source is not None or any(model.source is not None for model in recipe.models):
+        raise TrustmixError("The server's recipe names a function for data or models; a node with a share runs none.")
     data = load_data(recipe)
     samples, shares = split_data(recipe, data)
     if share >= len(shares):

@@ -225,7 +225,10 @@ def build_client(
     Client
         A client of that kind.
     """
-    return CLIENTS.get(kind or recipe.method.client)(
+    kind = recipe.method.client if kind is None else kind
+    if recipe.privacy.epsilon is not None and kind != "distillation":
+        raise TrustmixError(f"[privacy] is a promise about predictions; a client of kind {kind} sends other things.")
+    return CLIENTS.get(kind)(
         id=id,
         model=model,
         private=share[0],

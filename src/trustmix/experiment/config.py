@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from trustmix.attacks.byzantine_engine import validate_attack
 from trustmix.data import DATASETS, Augment
-from trustmix.density import DENSITIES
+from trustmix.density import DENSITIES, RATIO
 from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing
 from trustmix.models import MODELS
 from trustmix.privacy import Mechanism
@@ -152,6 +152,12 @@ class DensityConfig(ConfigModel):
     @classmethod
     def _kind(cls, name: str) -> str:
         return name if ":" in name else _validate_name(DENSITIES, name)
+
+    @model_validator(mode="after")
+    def _all_private_samples(self) -> "DensityConfig":
+        if self.kind == RATIO and self.calibration == "augmented":
+            raise ValueError("the ratio compares all private samples as they are; leave calibration out")
+        return self
 
 
 class EngineConfig(ConfigModel):

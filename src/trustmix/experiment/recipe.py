@@ -311,6 +311,10 @@ class Recipe(ConfigModel):
         """
         return self._read_by_method(self.model_dump(mode="json", exclude_none=True, exclude_unset=True))
 
+    def resolved_toml(self) -> str:
+        """The recipe as TOML, as `toml`; a rule of the user's own is imported to know which settings it reads."""
+        return toml.write(self._read_by_method(self.model_dump(mode="json", exclude_none=True), resolve=True))
+
     def toml(self) -> str:
         """Format the recipe as TOML, with the value of every setting that the method reads."""
         return toml.write(self._read_by_method(self.model_dump(mode="json", exclude_none=True)))
@@ -318,10 +322,11 @@ class Recipe(ConfigModel):
     def client_toml(self) -> str:
         """Format the recipe as TOML for a client of a deployment: without the rule, which only the server uses."""
         fields = self._read_by_method(self.model_dump(mode="json", exclude_none=True))
-        return toml.write({key: value for key, value in fields.items() if key != "rule"})
+        return toml.write({key: value for key, value in fields.items() if key not in SERVER_SETTINGS})
 
-    def _read_by_method(self, fields: dict[str, Any]) -> dict[str, Any]:
-        if isinstance(self.rule, str) and (is_reference(self.rule) or self.rule not in METHODS):
+    def _read_by_method(self, fields: dict[str, Any], *, resolve: bool = False) -> dict[str, Any]:
+        unknown = isinstance(self.rule, str) and (is_reference(self.rule) or self.rule not in METHODS)
+        if unknown and not resolve:
             return fields
         for setting in self.method.unread_settings():
             section, _, key = setting.partition(".")
@@ -332,6 +337,8 @@ class Recipe(ConfigModel):
         return {key: value for key, value in fields.items() if value != {}}
 
 
+SERVER_SETTINGS = ("rule", "guard", "attack", "student", "theory", "track", "participation", "faults")
+"""Settings that are the server's own business."""
 FORMAT = 1
 """The version of recipe.toml that this version reads and writes."""
 STORED = {"stored": True}

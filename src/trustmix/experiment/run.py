@@ -12,6 +12,7 @@ from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.saved_models import save_models
 from trustmix.federation import Callback, History, Training
+from trustmix.federation.callbacks import running
 from trustmix.theory.callback import TheoryCallback
 from trustmix.theory.probe import TheoryProbe
 
@@ -58,7 +59,7 @@ def run(
     recipe = Recipe.load(recipe)
     if out is None:
         _require_directory(recipe, resume=resume, overwrite=overwrite)
-        with build_federation(recipe, callbacks=callbacks) as experiment:
+        with build_federation(recipe, callbacks=callbacks) as experiment, running(callbacks, []):
             return experiment.federation.run(recipe.rounds)
     record = RunDirectory(Path(out))
     recipe = record.check(recipe, resume=resume, overwrite=overwrite)
@@ -73,22 +74,13 @@ def _run_and_record(
     experiment: Experiment, record: RunDirectory, callbacks: Sequence[Callback], *, overwrite: bool
 ) -> History:
     """Run all rounds and write them to the run directory, then the models and the summary."""
-    recipe, error = experiment.recipe, None
-    with record.begin(recipe, overwrite=overwrite):
-        try:
-            for callback in callbacks:
-                callback.on_run_begin(record.rounds())
-            for line in experiment.federation.iter_rounds(recipe.rounds, checkpoint=record.checkpoint):
-                record.append(line)
-            history = History(record.rounds())
-            save_models(record.path, recipe, InputSpec.from_dataset(experiment.data), len(history.rounds))
-            record.finish(history, recipe.method)
-        except BaseException as problem:
-            error = problem
-            raise
-        finally:
-            for callback in callbacks:
-                callback.on_run_end(error)
+    recipe = experiment.recipe
+    with record.begin(recipe, overwrite=overwrite), running(callbacks, record.rounds()):
+        for line in experiment.federation.iter_rounds(recipe.rounds, checkpoint=record.checkpoint):
+            record.append(line)
+        history = History(record.rounds())
+        save_models(record.path, recipe, InputSpec.from_dataset(experiment.data), len(history.rounds))
+        record.finish(history, recipe.method)
     return history
 
 

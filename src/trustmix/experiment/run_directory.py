@@ -103,7 +103,7 @@ class RunDirectory:
             self.check(recipe, resume=not overwrite, overwrite=overwrite)  # again, now that no other process can write
             if overwrite:
                 self._remove_run()
-            storage.write_bytes(self.path / "recipe.toml", recipe.toml().encode())
+            storage.write_bytes(self.path / "recipe.toml", recipe.resolved_toml().encode())
             self._drop_rounds_after(self.checkpoint.load().exchange - 1)
             yield
 

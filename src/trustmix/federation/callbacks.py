@@ -1,7 +1,10 @@
 """What may watch a run while it goes on: one class with hooks that do nothing unless a callback overrides them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 
 import torch
 
@@ -75,3 +78,30 @@ class ProgressCallback(Callback):
     def on_progress(self, event: ProgressEvent) -> None:
         """Call the function."""
         self.function(event)
+
+
+@contextmanager
+def running(callbacks: Sequence[Callback], rounds: Sequence[Round]) -> Iterator[None]:
+    """Call `on_run_begin` of every callback, and `on_run_end` of those that have begun, whatever happens in between.
+
+    Parameters
+    ----------
+    callbacks
+        What watches the run.
+    rounds
+        Those of an earlier part of the run.
+    """
+    with ExitStack() as stack:
+        for callback in callbacks:
+            callback.on_run_begin(rounds)
+            stack.push(partial(_end, callback))
+        yield
+
+
+def _end(
+    callback: Callback,
+    _kind: type[BaseException] | None,
+    error: BaseException | None,
+    _trace: TracebackType | None,
+) -> None:
+    callback.on_run_end(error)

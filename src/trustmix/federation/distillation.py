@@ -10,6 +10,7 @@ import torch
 from trustmix.aggregation.base import Aggregator, AggregatorFactory, StateDict, Upload
 from trustmix.aggregation.guard import GuardedAggregator
 from trustmix.density import roc_auc
+from trustmix.errors import TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerContext
 from trustmix.federation.messages import Reply, Request
 from trustmix.metrics import ClassificationMetrics
@@ -51,7 +52,10 @@ class Distillation(ServerAlgorithm):
         self.aggregator.update(upload)
         self._density_aucs += self._density_auc(upload)
         for callback in self.context.callbacks:
-            callback.on_upload(self._round, upload)
+            try:
+                callback.on_upload(self._round, upload)
+            except TrustmixError as error:  # not the client's fault: its upload is not refused for it
+                raise RuntimeError(f"a callback failed: {error}") from error
 
     def finalize(self, clients: Sequence[str]) -> RoundResult:
         """Compute the teacher, encode it, and let the student learn from it."""

@@ -114,7 +114,7 @@ class Method:
         if self.tau is None:
             found |= dict.fromkeys(THEORY_SETTINGS, "the theory is about weighted averages of predictions")
         if self.client != "distillation":
-            scores = ("density.kind", "density.standardise", "wire.labels", *PRIVACY_SETTINGS)
+            scores = ("density.kind", "density.standardise", "wire.labels", "wire.delta", *PRIVACY_SETTINGS)
             found |= dict.fromkeys(scores, "its clients send votes")
         return found
 
@@ -205,6 +205,8 @@ class _Once:
 
     def __call__(self) -> Aggregator:
         self.aggregator.reset()
+        self.aggregator.load_state_dict({})
+        self.aggregator.tracked = None
         return self.aggregator
 
 

@@ -19,6 +19,9 @@ from trustmix.federation.method import CLIENTS, METHODS, Method
 from trustmix.federation.training import TrainingJob
 from trustmix.wire import fedavg_bytes
 
+MAX_SAMPLES = 2**40
+"""More samples than any client has."""
+
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
 
@@ -39,7 +42,7 @@ def decode_weights(message: bytes, sender: str, round_: int, like: Tensors) -> t
     if not all(all_finite(tensor) for tensor in tensors.values()):
         raise TrustmixError(f"{source} has weights that are not finite numbers.")
     samples = header.get("samples")
-    if not isinstance(samples, int) or samples < 0:
+    if type(samples) is not int or not 0 <= samples <= MAX_SAMPLES:
         raise TrustmixError(f"{source} has samples = {str(samples)[:60]}; it must be a number of samples.")
     return tensors, samples
 

@@ -111,7 +111,7 @@ class SelectiveFD(SumAggregator):
     def from_sums(self, sums: StateDict) -> tuple[torch.Tensor, torch.Tensor]:
         """The mean vote; its concentration is one over the number of votes."""
         votes = sums["votes"].clamp_min(1)
-        mean = sums["total"] / votes.unsqueeze(1)
+        mean = sums["total"] / sums["votes"].clamp_min(torch.finfo(torch.float64).tiny).unsqueeze(1)
         clear = (sums["votes"] > 0) & (ambiguity(mean) <= AMBIGUOUS)
         teacher = torch.where(clear.unsqueeze(1), mean, 1 / mean.shape[1])
         return teacher, torch.where(clear, 1 / votes, 1 / self.n_clients)
