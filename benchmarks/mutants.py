@@ -41,7 +41,7 @@ KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 UNNOTICED = "equivalent"
 TIMEOUT_FACTOR, MIN_TIMEOUT = 6, 60
 """A mutant may take so many times as long as the tests do without one, and at least so many seconds."""
-PRELOADED = ("torch", "scipy.stats", "sklearn", "pydantic", "zstandard", "safetensors.torch")
+PRELOADED = ("torch", "scipy.stats", "sklearn", "hypothesis", "pydantic", "zstandard", "safetensors.torch")
 """Libraries that mutants need: they are imported once, before the processes of the mutants are forked."""
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -236,6 +236,7 @@ class Workplace:
 def _run_tests(path: Path, room: str, mutant: Mutant | None) -> None:
     """Run the tests of a room in a copy of the repository, those of the mutant's own file first."""
     import pytest
+    from hypothesis import Phase, settings
 
     os.setsid()  # whatever the tests start ends with them
     os.chdir(path)
@@ -244,7 +245,11 @@ def _run_tests(path: Path, room: str, mutant: Mutant | None) -> None:
     own = [] if mutant is None else [f"tests/{room}/test_{Path(mutant.file).name}"]
     places = [*(place for place in own if Path(place).exists()), f"tests/{room}", f"src/trustmix/{room}"]
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        # one failure is enough: no smaller example of it is searched for
+        settings.register_profile("quick", phases=[Phase.explicit, Phase.generate], database=None)
+        settings.load_profile("quick")
         options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--hypothesis-seed=0"]
+        options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
         code = pytest.main([*options, *places])
     os._exit(int(code))
 
@@ -267,24 +272,33 @@ def run_mutants(todo: Sequence[tuple[str, Mutant]], jobs: int) -> Iterator[tuple
             room: max(MIN_TIMEOUT, TIMEOUT_FACTOR * measure_baseline(free[0], room)) for room in {r for r, _ in todo}
         }
         waiting, running = list(reversed(todo)), list[tuple[ForkProcess, Workplace, str, Mutant, float]]()
-        while waiting or running:
-            while waiting and free:
-                workplace, (room, mutant) = free.pop(), waiting.pop()
-                running.append((workplace.start(room, mutant), workplace, room, mutant, time.monotonic()))
-            wait([process.sentinel for process, *_ in running], timeout=1)
-            for entry in list(running):
-                process, workplace, room, mutant, began = entry
-                seconds = time.monotonic() - began
-                if process.is_alive() and seconds < limits[room]:
-                    continue
-                status = TIMED_OUT if process.is_alive() else SURVIVED if process.exitcode == 0 else KILLED
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid or 0, signal.SIGKILL)
-                process.join()
-                workplace.restore(mutant)
-                running.remove(entry)
-                free.append(workplace)
-                yield room, mutant, status, seconds
+        try:
+            while waiting or running:
+                while waiting and free:
+                    workplace, (room, mutant) = free.pop(), waiting.pop()
+                    running.append((workplace.start(room, mutant), workplace, room, mutant, time.monotonic()))
+                wait([process.sentinel for process, *_ in running], timeout=1)
+                for entry in list(running):
+                    process, workplace, room, mutant, began = entry
+                    seconds = time.monotonic() - began
+                    if process.is_alive() and seconds < limits[room]:
+                        continue
+                    status = TIMED_OUT if process.is_alive() else SURVIVED if process.exitcode == 0 else KILLED
+                    _end(process)
+                    workplace.restore(mutant)
+                    running.remove(entry)
+                    free.append(workplace)
+                    yield room, mutant, status, seconds
+        finally:
+            for process, *_ in running:
+                _end(process)
+
+
+def _end(process: ForkProcess) -> None:
+    """End a process and whatever it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid or 0, signal.SIGKILL)
+    process.join()
 
 
 def read_equivalents() -> dict[str, str]:

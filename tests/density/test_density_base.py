@@ -75,6 +75,10 @@ def test_bad_arrays_are_answered_in_a_sentence(kind: str) -> None:
         DENSITIES.get(kind).fit(logits[:0], labels[:0])
     with pytest.raises(TrustmixError, match=r"the shape \(60, 5\); this density takes \(N, 6\)"):
         DENSITIES.get(kind).fit(logits, labels).log_prob(logits[:, 1:])
+    with pytest.raises(TrustmixError, match=r"the shape \(60,\); this density takes \(N, 6\)"):
+        DENSITIES.get(kind).fit(logits, labels).log_prob(logits[:, 0])
+    with pytest.raises(TrustmixError, match=r"the shape \(60, 6, 1\); this density takes \(N, C\)"):
+        DENSITIES.get(kind).fit(logits[:, :, None], labels)
     with pytest.raises(TrustmixError, match=r"the entry at \(0, 1\) is nan"):
         DENSITIES.get(kind).fit([[0.0, float("nan")]], [0])
 
