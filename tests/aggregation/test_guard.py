@@ -19,6 +19,7 @@ from trustmix.aggregation.guard import (
     GuardedAggregator,
     cap_share,
     clip_scores,
+    effective_weight,
     rank_confidence,
     regret_weights,
 )
@@ -185,9 +186,46 @@ def test_a_rule_that_takes_no_weight_leaves_out_who_has_lost_more_than_half() ->
     assert teacher(plain, uploads).clients == 6
 
 
-def test_a_cap_that_two_clients_could_exceed_is_refused() -> None:
+@pytest.mark.parametrize("cap", [0.3, 0.499, 1.001, float("nan")])
+def test_a_cap_that_two_clients_could_exceed_is_refused(cap: float) -> None:
     with pytest.raises(TrustmixError, match=r"from 0\.5 to 1"):
-        Guard(cap=0.3)
+        Guard(cap)
+    assert (Guard(0.5).cap, Guard(1).cap, Guard().cap) == (0.5, 1, 0.8)
+
+
+def test_five_clients_have_a_majority_to_measure_the_fifth_by() -> None:
+    guarded = GuardedAggregator(Accumulator(tau=1.0))
+    said = [{"predictions": torch.tensor([[0.9, 0.1]] * 20), "scores": torch.arange(20) / 10}] * 4
+    wrong = {"predictions": torch.tensor([[0.0, 1.0]] * 20), "scores": torch.full((20,), 1e9)}
+    found = teacher(guarded, [*said, wrong])
+    assert guarded.report() == {"4": {"scores": 1.0, "regret": pytest.approx(0.889), "weight": 0.0}}
+    assert found.probabilities[0].tolist() == pytest.approx([0.9, 0.1])
+    assert found.clients == 4
+
+
+def test_a_weight_below_a_hundredth_or_a_half_where_none_are_taken_counts_as_none() -> None:
+    assert [effective_weight(w, weighs=True) for w in (0.0, 0.0099, 0.01, 0.3, 1.0)] == [0.0, 0.0, 0.01, 0.3, 1.0]
+    assert [effective_weight(w, weighs=False) for w in (0.0, 0.3, 0.49, 0.5, 1.0)] == [0.0, 0.0, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("loud", "reported"), [(5, True), (4, False)])
+def test_a_client_is_reported_once_a_twentieth_of_its_scores_was_lowered(loud: int, reported: bool) -> None:
+    guarded = GuardedAggregator(Accumulator(tau=1.0))
+    ramp = torch.arange(100) / 10
+    scores = [ramp + shift for shift in (0.0, 0.1, 0.2, 0.3, 0.4, 0.2)]
+    scores[2] = scores[2] + 50.0 * (torch.arange(100) >= 100 - loud)
+    teacher(guarded, [{"predictions": torch.full((100, 2), 0.5), "scores": score} for score in scores])
+    assert guarded.report() == ({"2": {"scores": 0.05}} if reported else {})
+
+
+def test_a_state_has_the_reputations_that_are_less_than_good_of_rounds_before_and_of_this_one() -> None:
+    guarded = GuardedAggregator(Accumulator(tau=1.0))
+    teacher(guarded, [doubtful(30), *HONEST[1:], lie()])
+    found = {key: float(value) for key, value in guarded.state_dict().items() if key.startswith("reputation/")}
+    report = guarded.report()
+    assert found == pytest.approx({f"reputation/{i}": report[i]["weight"] for i in ("0", "11")}, abs=6e-4)
+    guarded.reset()
+    assert {key: float(value) for key, value in guarded.state_dict().items()} == found
 
 
 Array: TypeAlias = np.ndarray[Any, Any]
