@@ -156,8 +156,10 @@ def replacements(node: ast.AST) -> Iterator[ast.AST | None]:
 def mutable_nodes(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """Nodes below a node whose change changes what code does, and whether each is a condition.
 
-    Annotations, decorators, error messages and assertions are left out.
+    Annotations, decorators, error messages and assertions, `strict` of zip among them, are left out.
     """
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
             continue

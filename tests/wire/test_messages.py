@@ -1,6 +1,8 @@
 """Messages: what was sent arrives, both upload forms say the same, and nothing is taken that was not promised."""
 
+import base64
 import json
+import math
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from trustmix.aggregation import Upload
 from trustmix.wire import (
     CODECS,
     UPLOAD_ENCODERS,
+    LabelSet,
     MessageHeader,
     decode_teacher,
     decode_upload,
@@ -19,7 +22,7 @@ from trustmix.wire import (
     encode_upload,
     fingerprint,
 )
-from trustmix.wire.framing import DICTIONARY, add_checksum
+from trustmix.wire.framing import DICTIONARY, add_checksum, encode_frame
 
 SAMPLES, CLASSES = 40, 10
 ENVELOPE = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
@@ -141,6 +144,107 @@ def test_scores_that_are_no_numbers_are_refused_whatever_the_rule_does_with_them
     upload = Upload("north", torch.full((SAMPLES, CLASSES), 0.1), torch.full((SAMPLES,), torch.nan))
     with pytest.raises(TrustmixError, match="the score of sample 0 is nan"):
         decode_upload(encode_upload(upload, ENVELOPE, "float32"), ENVELOPE)
+
+
+GOLDEN = {
+    "float32": (
+        "VE1YMZkpyNOHwlRqKLUv/WDWALUEACQGoAEAZmxvYXQzMm5vcnRoMzEyMzQ1Njc4OWFiY2RlZiwzNDQsMzJoZWxkMzMyLDQ0cmFu"
+        "azQ0LDQ2XX19ICAgIAAAAD+amZk+zcxMPs3MzD1MPwAAAMAAAPDBBAAHAAAAAJkTIJCCiWqCD/xI/OA8ME8QV63H3WHrcOQPKIcT"
+        "AHSwQ7k+P0yFSLUi7HZajmeGS0Bbhg=="
+    ),
+    "uint8": (
+        "VE1YMTguVe8ZUbrHKLUv/WC4AA0EANQEmAEAOG5vcnRoMzEyMzQ1Njc4OWFiY2RlZmhlbGQzMTIxNjEyLDE2LDE2LDJyYW5rMiwy"
+        "NF19fSAgICAEAAcAAABz9D7fgEwzGhnMAJkSAPjwpSsJXwPhQ6A9kvt1kerVCzHLYZitcWZp5tvD1u0gBlddQRF0q1PwWOAWsgIY"
+        "Ag=="
+    ),
+    "uint4": (
+        "VE1YMeKfaBEGHzTzKLUv/WC0AJ0DADQEmAEAbm9ydGgzMTIzNDU2Nzg5YWJjZGVmaGVsZDMxMjEyLDE0LDQsMThyYW5rOCwyMF19"
+        "fSAEAAcAAADy1wEgRAAAmREAYDAu4K6S8FUQWAkI+nZdpHb1QpglcWZp5tvD1u0gBlddQRF022nBrQktGAI="
+    ),
+}
+"""One upload in version 1 of the frame."""
+
+
+@pytest.mark.parametrize(
+    ("codec", "predictions", "scores"),
+    [
+        ("float32", [[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], [-2.0, -30.0]),
+        (
+            "uint8",
+            [[128 / 255, 76 / 255, 51 / 255], [26 / 255, 25 / 255, 204 / 255]],
+            [-math.sinh(2957 / 2048), -math.sinh(8386 / 2048)],
+        ),
+        ("uint4", [[0.506480, 0.307196, 0.186324], [0.106507, 0.106507, 0.786986]], [-math.sinh(1.4), -math.sinh(4.1)]),
+    ],
+)
+def test_a_message_of_version_one_is_read_as_it_was_meant(
+    codec: str, predictions: list[list[float]], scores: list[float]
+) -> None:
+    found = decode_upload(base64.b64decode(GOLDEN[codec]), MessageHeader("north", 3, "0123456789abcdef", 2, 3))
+    assert [row.tolist() for row in found.predictions] == [pytest.approx(row, abs=2e-6) for row in predictions]
+    assert found.scores is not None
+    assert found.scores.tolist() == pytest.approx(scores)
+    assert found.class_counts is not None
+    assert found.class_counts.tolist() == [4, 0, 7]
+    assert found.ranks is not None
+    assert found.ranks.tolist() == [0.0, 0.6]
+
+
+@pytest.mark.parametrize("form", UPLOAD_ENCODERS)
+def test_a_label_set_arrives_with_exact_counts_and_ranks_to_half_a_level(form: str) -> None:
+    counts = torch.arange(CLASSES) * 100_000
+    ranks = torch.cat([torch.tensor([0.0, 1.0]), torch.rand(SAMPLES - 2, generator=torch.Generator().manual_seed(1))])
+    message = UPLOAD_ENCODERS[form](*logits_and_density(), ENVELOPE, "float32", None, LabelSet(counts, ranks))
+    found = decode_upload(message, ENVELOPE)
+    assert found.class_counts is not None
+    assert torch.equal(found.class_counts.long(), counts)
+    assert found.ranks is not None
+    assert found.ranks[:2].tolist() == [0.0, 1.0]
+    assert float((found.ranks - ranks).abs().max()) <= 0.5 / 255 + 1e-7
+    bare = decode_upload(UPLOAD_ENCODERS[form](*logits_and_density(), ENVELOPE, "float32"), ENVELOPE)
+    assert bare.class_counts is None
+    assert bare.ranks is None
+    torch.testing.assert_close(found.predictions, bare.predictions, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [([0, 0], "tells of no class"), ([3, -1], "less than no sample"), ([1], r"expected was \(2,\)")],
+)
+def test_a_label_set_that_is_none_is_refused(counts: list[int], sentence: str) -> None:
+    expected = MessageHeader("north", 1, "0" * 16, samples=1, classes=2)
+    upload = Upload("north", torch.tensor([[0.9, 0.1]]), torch.zeros(1), torch.tensor(counts), torch.ones(1))
+    with pytest.raises(TrustmixError, match=sentence):
+        decode_upload(encode_upload(upload, expected, "float32"), expected)
+
+
+def test_half_a_label_set_is_refused() -> None:
+    tensors = {
+        **CODECS.get("float32").encode(torch.full((SAMPLES, CLASSES), 0.1).double()),
+        "scores": torch.zeros(SAMPLES),
+    }
+    held = {"held": torch.ones(CLASSES, dtype=torch.int32)}
+    with pytest.raises(TrustmixError, match="has nothing for ranks"):
+        decode_upload(encode_frame({**tensors, **held}, ENVELOPE.header("scores", "float32")), ENVELOPE)
+
+
+@pytest.mark.parametrize(("samples", "classes", "sender"), [(9000, 2, "7"), (3, 120, "7"), (300, 50, "😀" * 3000)])
+def test_no_honest_message_exceeds_the_limit_and_the_limit_is_hardly_more(
+    samples: int, classes: int, sender: str
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    expected = MessageHeader(sender, 10**6, "f" * 16, samples, classes)
+    logits = torch.randn(samples, classes, generator=generator)
+    labels = LabelSet(torch.full((classes,), 2**31 - 1), torch.rand(samples, generator=generator))
+    density = ClassGaussians.fit(torch.randn(2 * classes, classes, generator=generator), torch.arange(2 * classes) // 2)
+    largest = 0
+    for form, codec in [("density", "float32"), *[("scores", codec) for codec in CODECS.names()]]:
+        message = UPLOAD_ENCODERS[form](logits, density, expected, codec, None, labels)
+        assert decode_upload(message, expected).client == sender
+        contents = zstandard.ZstdDecompressor(dict_data=DICTIONARY).decompress(message[12:])
+        largest = max(largest, len(message), len(contents))
+    numbers = 4 * samples * (classes + 1) + 8 * classes * (2 * classes + 1) + samples + 4 * classes
+    assert largest <= expected.limit <= 1.001 * numbers + 16 * len(sender) + 2048
 
 
 @pytest.mark.parametrize("length", [0, 4, 8, 200, -1])
