@@ -50,8 +50,13 @@ def test_kernels_in_many_tiles_are_those_of_one(monkeypatch: pytest.MonkeyPatch)
     logits, labels = samples()
     whole = KernelDensity.fit(logits, labels).log_prob(logits)
     monkeypatch.setattr("trustmix.density.kernel.MAX_DISTANCES", 200)
-    sizes, distances = [], torch.cdist
-    monkeypatch.setattr(torch, "cdist", lambda *a, **k: sizes.append(len(a[0]) * len(a[1])) or distances(*a, **k))
+    sizes, cdist = [], torch.cdist
+
+    def measured(rows: torch.Tensor, centres: torch.Tensor, **options: Any) -> torch.Tensor:
+        sizes.append(len(rows) * len(centres))
+        return cdist(rows, centres, **options)
+
+    monkeypatch.setattr(torch, "cdist", measured)
     np.testing.assert_allclose(KernelDensity.fit(logits, labels).log_prob(logits), whole, rtol=1e-12)
     assert sizes == [3 * 60] * 20  # as many rows of 60 distances as fit into 200
     monkeypatch.setattr("trustmix.density.kernel.MAX_DISTANCES", 2)
