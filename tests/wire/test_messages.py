@@ -1,6 +1,7 @@
 """Messages: what was sent arrives, both upload forms say the same, and nothing is taken that was not promised."""
 
 import base64
+import hashlib
 import json
 import math
 from typing import Any
@@ -22,7 +23,7 @@ from trustmix.wire import (
     encode_upload,
     fingerprint,
 )
-from trustmix.wire.framing import DICTIONARY, add_checksum, encode_frame
+from trustmix.wire.framing import DICTIONARY, add_checksum, decode_frame, encode_frame
 
 SAMPLES, CLASSES = 40, 10
 ENVELOPE = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
@@ -264,3 +265,14 @@ def test_the_fingerprint_knows_type_shape_and_values() -> None:
     ]
     assert len({fingerprint(x) for x in [base, *others]}) == 4
     assert fingerprint(base.T.contiguous().T) == fingerprint(base)
+
+
+def test_a_fingerprint_and_the_mark_of_a_teacher_are_the_same_in_every_version() -> None:
+    inputs = torch.tensor([[1.0, 2.0]])
+    expected = hashlib.sha256(b"torch.float32 (1, 2)" + inputs.numpy().tobytes()).hexdigest()[:16]
+    assert fingerprint(inputs) == expected
+    logits, density = logits_and_density()
+    teacher = torch.softmax(logits + 0.01, 1)
+    message = UPLOAD_ENCODERS["scores"](logits, density, ENVELOPE, "float32", teacher)
+    _, header = decode_frame(message, ENVELOPE.limit, "The message")
+    assert header["base"] == hashlib.blake2b(teacher.numpy().tobytes(), digest_size=8).hexdigest()
