@@ -333,6 +333,18 @@ def test_regrets_are_those_of_the_formula() -> None:
     assert weights.tolist() == [1] * len(q)
 
 
+@pytest.mark.parametrize("held", [None, [True, True, False, True]])
+def test_forty_clients_without_scores_have_the_regrets_and_weights_of_the_formulas(held: list[bool] | None) -> None:
+    q = torch.softmax(3 * torch.randn(40, 5, 4, generator=torch.Generator().manual_seed(0)), 2)
+    classes = [None if held is None else torch.tensor(held).long()] * 40
+    regrets, weights = regret_weights(list(q), None, classes, torch.ones(40, dtype=torch.float64))
+    sets = None if held is None else [np.array(held)] * 40
+    # equal scores have equal voices, whose size does not matter
+    expected = plain_weights(q.double().numpy(), np.zeros((40, 5)), np.ones(40), sets)
+    np.testing.assert_allclose(regrets, expected[0], rtol=1e-6)
+    np.testing.assert_allclose(weights, expected[1], atol=1e-6)
+
+
 def test_a_consensus_that_never_settles_is_left_after_four_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = [torch.tensor([0.1, 0.1, 0.1, 0.1, much], dtype=torch.float64) for much in (0.45, 0.5, 0.45, 0.55, 0.45)]
     left = iter(passes)
