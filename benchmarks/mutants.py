@@ -1,6 +1,7 @@
 """Which changes of the heart do its tests not notice? Mutation testing of a random sample, room by room.
 
-    python -m benchmarks.mutants                      60 mutants of each room, resumed where the record ends
+    python -m benchmarks.mutants                      60 mutants of each room, resumed where runs/mutants.json ends
+    python -m benchmarks.mutants --fresh              the same from the beginning
     python -m benchmarks.mutants wire --seed 1 -n 90  another sample of one room
     python -m benchmarks.mutants --again survived     the survivors once more, after tests were improved
 
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 ROOT = Path(__file__).parent.parent
-RECORD = ROOT / "benchmarks" / "results" / "mutants.json"
+RECORD = ROOT / "runs" / "mutants.json"
 EQUIVALENT = ROOT / "benchmarks" / "equivalent_mutants.toml"
 ROOMS = ("aggregation", "density", "wire")
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
@@ -329,6 +330,16 @@ def score_table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def print_report(results: Sequence[Result], rooms: Sequence[str]) -> None:
+    """Print the survivors of these rooms that have no excuse, and the scores of all."""
+    equivalent = read_equivalents()
+    for result in results:
+        if result["room"] in rooms and result["status"] == SURVIVED and key_of(result) not in equivalent:
+            print(f"\nsurvived (seed {result['seed']}): {result['file']}:{result['line']}")
+            print(f"  - {result['before']}\n  + {result['after']}")
+    print(f"\n{score_table(results)}")
+
+
 def main() -> None:
     """Test a sample of mutants, write the record after each, and print survivors and scores."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -336,9 +347,11 @@ def main() -> None:
     parser.add_argument("-n", "--number", type=int, default=60, help="mutants of each room")
     parser.add_argument("--seed", type=int, default=0, help="which sample")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
-    parser.add_argument("--again", choices=[KILLED, SURVIVED, TIMED_OUT], action="append", default=[])
+    parser.add_argument(
+        "--again", choices=[KILLED, SURVIVED, TIMED_OUT], action="append", default=[], help="test these once more"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget what the record has of this seed and these rooms")
-    parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--out", type=Path, default=RECORD, help="the record, JSON")
     given = parser.parse_args()
 
     # torch in the parent must not start threads, which a fork would lose
@@ -359,15 +372,10 @@ def main() -> None:
         facts = {key: value for key, value in asdict(mutant).items() if key in ("file", "line", "before", "after")}
         results.append({"room": room, "seed": given.seed, **facts, "status": status, "seconds": round(seconds, 1)})
         results.sort(key=lambda result: (str(result["room"]), int(result["seed"]), str(result["file"]), result["line"]))
+        given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(results, indent=1) + "\n")
         print(f"{count}/{len(todo)} {status:9} {mutant.file}:{mutant.line}  {mutant.after}", flush=True)
-
-    equivalent = read_equivalents()
-    for result in results:
-        if result["room"] in given.rooms and result["status"] == SURVIVED and key_of(result) not in equivalent:
-            print(f"\nsurvived (seed {result['seed']}): {result['file']}:{result['line']}")
-            print(f"  - {result['before']}\n  + {result['after']}")
-    print(f"\n{score_table(results)}")
+    print_report(results, given.rooms)
 
 
 if __name__ == "__main__":
