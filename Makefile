@@ -44,6 +44,9 @@ docs: $(VENV)/.docs  ## the documentation as a site
 bench: $(VENV)/.bench  ## the table of speeds
 	$(BIN)/python -m benchmarks.run
 
+mutants: $(VENV)/.dev  ## which small changes of the heart its tests do not notice; ten minutes, resumable
+	$(BIN)/python -m benchmarks.mutants --jobs 2
+
 drill: $(VENV)/.dev  ## a deployment under faults
 	$(BIN)/python -m benchmarks.drill
 

@@ -123,6 +123,17 @@ def test_a_rule_that_needs_label_sets_refuses_an_upload_without(name: str) -> No
     ("arrays", "sentence"),
     [
         ({"predictions": [[0.5, 0.4]]}, "client north: row 0 of the predictions sums to 0.9"),
+        ({"predictions": [[0.0, 1.0], [0.5, 0.4]]}, "row 1 of the predictions sums to 0.9, smallest entry 0.4"),
+        ({"predictions": [[0.0, 1.0], [-0.5, 1.5]]}, "row 1 of the predictions sums to 1, smallest entry -0.5"),
+        ({"predictions": [[0.5, 0.4985]]}, "row 0 of the predictions sums to 0.9985"),
+        ({"predictions": [[0.5, 0.5015]]}, "row 0 of the predictions sums to 1.00"),
+        ({"predictions": torch.tensor([[0.5, 0.525]]).half()}, "row 0 of the predictions sums to 1.02"),
+        ({"predictions": np.zeros((2, 0))}, r"predictions have the shape \(2, 0\)"),
+        ({"predictions": np.ones((1, 1, 1))}, r"predictions have the shape \(1, 1, 1\)"),
+        ({"predictions": [[0.5, 0.5]], "class_counts": [1]}, r"class counts have the shape \(1,\) and the sum 1"),
+        ({"predictions": [[0.5, 0.5]], "class_counts": [1, np.nan]}, "client north: class counts"),
+        ({"predictions": [[0.5, 0.5]], "ranks": [-0.1]}, "client north: ranks must be 1 numbers from 0 to 1"),
+        ({"predictions": [[0.5, 0.5]], "ranks": [0.5, 0.5]}, "client north: ranks must be 1 numbers from 0 to 1"),
         ({"predictions": [[0.5, 0.5]], "scores": [1.0, 2.0]}, r"client north: scores have the shape \(2,\)"),
         ({"predictions": [[0.5, 0.5]], "class_counts": [1, -1]}, "client north: class counts"),
         ({"predictions": [[0.5, 0.5]], "class_counts": [0, 0]}, "client north: class counts"),
@@ -134,10 +145,31 @@ def test_what_is_no_upload_is_refused_where_it_is_made(arrays: dict[str, Any], s
         Upload.from_arrays("north", **arrays)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "off"), [(torch.float64, 9e-4), (torch.float32, 9e-4), (torch.float16, 1.9e-2), (torch.bfloat16, 1.5e-2)]
+)
+def test_rows_may_miss_one_by_the_rounding_of_their_type(dtype: torch.dtype, off: float) -> None:
+    for sign in (-1, 1):
+        q = torch.tensor([[0.0, 1.0], [0.5, 0.5 + sign * off]], dtype=dtype)
+        upload = Upload.from_arrays("north", q, ranks=[0.0, 1.0], class_counts=[0, 2])
+        assert torch.equal(upload.predictions, q)
+        assert upload.ranks is not None
+        assert upload.ranks.tolist() == [0.0, 1.0]
+
+
+def test_scores_without_bounds_are_bounded_by_what_can_be_subtracted() -> None:
+    scores = Upload.from_arrays("north", np.full((4, 2), 0.5), [-np.inf, np.inf, -1e299, 3.5]).scores
+    assert scores is not None
+    assert scores.tolist() == [-1e300, 1e300, -1e299, 3.5]
+
+
 def test_uploads_are_packed_and_unpacked_whole() -> None:
     given = [*uploads(6, 2), Upload.from_arrays("bare, with comma", [[0.25, 0.75]])]
+    given[1] = replace(given[1], weight=0.3)
     found = unpack_uploads(pack_uploads(given))
     assert [upload.client for upload in found] == ["0", "1", "bare, with comma"]
+    assert [upload.weight for upload in found] == [1.0, 0.3, 1.0]
+    assert [upload.spec.dtype for upload in found] == [torch.float32, torch.float32, torch.float64]
     for before, after in zip(given, found, strict=True):
         for name in ("predictions", "scores", "class_counts", "ranks"):
             one, other = getattr(before, name), getattr(after, name)

@@ -1,22 +1,24 @@
 """What one client can do to a teacher is bounded: by rank, by share, and by what the others say."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import rankdata
 
 from trustmix import TrustmixError
 from trustmix.aggregation import Accumulator, Aggregator, Median, StateDict, Teacher, Upload
 from trustmix.aggregation.guard import (
-    MAX_MADS,
     Guard,
     GuardedAggregator,
     cap_share,
     clip_scores,
+    effective_weight,
     rank_confidence,
     regret_weights,
 )
@@ -113,14 +115,16 @@ def test_a_client_that_hesitates_is_no_liar() -> None:
     assert not any("weight" in found for found in guarded.report().values())
 
 
-def test_adding_a_constant_to_all_scores_changes_nothing_but_what_is_allowed_to_all() -> None:
+def test_a_million_added_to_all_scores_is_worth_no_more_than_a_thousand() -> None:
     said = torch.stack([upload["scores"] for upload in HONEST]).double()
-    louder = said.clone()
+    loud, louder = said.clone(), said.clone()
+    loud[3] += 1e3
     louder[3] += 1e6
-    ordered = clip_scores(louder)[3][louder[3].argsort()]
-    rest = said.sort(1).values
-    assert bool((ordered.diff() >= 0).all())
-    assert bool((ordered <= rest.amax(0) + MAX_MADS * (rest.amax(0) - rest.amin(0))).all())
+    clipped = clip_scores(louder)
+    assert torch.equal(clipped, torch.cat([clipped[:3], clip_scores(loud)[3:4], clipped[4:]]))
+    assert bool((clipped[3][said[3].argsort()].diff() >= 0).all())  # the order of its scores is the client's own
+    np.testing.assert_allclose(clipped, plain_clipped(louder.numpy()), rtol=1e-12)
+    np.testing.assert_allclose(clip_scores(said), plain_clipped(said.numpy()), rtol=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -133,6 +137,9 @@ def test_no_share_exceeds_the_cap_and_smaller_shares_keep_their_proportions(seed
     assert float(after.max()) <= cap + 1e-9
     fine = before.amax(0) <= cap
     assert torch.allclose(before[:, fine], after[:, fine], atol=1e-12)
+    assert after.amax(0)[~fine].tolist() == pytest.approx([cap] * int((~fine).sum()))
+    others = [share.scatter(0, before.argmax(0, keepdim=True), 0.0) for share in (before, after)]
+    torch.testing.assert_close(others[0] / others[0].sum(0), others[1] / others[1].sum(0))
 
 
 def test_the_cap_holds_among_those_who_are_left_when_others_are_silenced() -> None:
@@ -180,13 +187,59 @@ def test_a_rule_that_takes_no_weight_leaves_out_who_has_lost_more_than_half() ->
     assert teacher(plain, uploads).clients == 6
 
 
-def test_a_cap_that_two_clients_could_exceed_is_refused() -> None:
+@pytest.mark.parametrize("cap", [0.3, 0.499, 1.001, float("nan")])
+def test_a_cap_that_two_clients_could_exceed_is_refused(cap: float) -> None:
     with pytest.raises(TrustmixError, match=r"from 0\.5 to 1"):
-        Guard(cap=0.3)
+        Guard(cap)
+    assert (Guard(0.5).cap, Guard(1).cap, Guard().cap) == (0.5, 1, 0.8)
 
 
-def plain_regrets(q: np.ndarray[Any, Any], voices: np.ndarray[Any, Any]) -> list[float]:
-    """The first pass of `regret_weights`, written down sample by sample."""
+def test_five_clients_have_a_majority_to_measure_the_fifth_by() -> None:
+    guarded = GuardedAggregator(Accumulator(tau=1.0))
+    said = [{"predictions": torch.tensor([[0.9, 0.1]] * 20), "scores": torch.arange(20) / 10}] * 4
+    wrong = {"predictions": torch.tensor([[0.0, 1.0]] * 20), "scores": torch.full((20,), 1e9)}
+    found = teacher(guarded, [*said, wrong])
+    assert guarded.report() == {"4": {"scores": 1.0, "regret": pytest.approx(0.889), "weight": 0.0}}
+    assert found.probabilities[0].tolist() == pytest.approx([0.9, 0.1])
+    assert found.clients == 4
+
+
+def test_a_weight_below_a_hundredth_or_a_half_where_none_are_taken_counts_as_none() -> None:
+    assert [effective_weight(w, takes_weights=True) for w in (0.0, 0.0099, 0.01, 0.3, 1.0)] == [
+        0.0,
+        0.0,
+        0.01,
+        0.3,
+        1.0,
+    ]
+    assert [effective_weight(w, takes_weights=False) for w in (0.0, 0.3, 0.49, 0.5, 1.0)] == [0.0, 0.0, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("loud", "reported"), [(5, True), (4, False)])
+def test_a_client_is_reported_once_a_twentieth_of_its_scores_was_lowered(loud: int, reported: bool) -> None:
+    guarded = GuardedAggregator(Accumulator(tau=1.0))
+    ramp = torch.arange(100) / 10
+    scores = [ramp + shift for shift in (0.0, 0.1, 0.2, 0.3, 0.4, 0.2)]
+    scores[2] = scores[2] + 50.0 * (torch.arange(100) >= 100 - loud)
+    teacher(guarded, [{"predictions": torch.full((100, 2), 0.5), "scores": score} for score in scores])
+    assert guarded.report() == ({"2": {"scores": 0.05}} if reported else {})
+
+
+def test_a_state_has_the_reputations_that_are_less_than_good_once_their_round_is_over() -> None:
+    guarded = GuardedAggregator(Accumulator(tau=1.0))
+    teacher(guarded, [doubtful(30), *HONEST[1:], lie()])
+    report = guarded.report()
+    assert not any(key.startswith("reputation/") for key in guarded.state_dict())  # it would count twice
+    guarded.reset()
+    found = {key: float(value) for key, value in guarded.state_dict().items()}
+    assert found == pytest.approx({f"reputation/{i}": report[i]["weight"] for i in ("0", "11")}, abs=6e-4)
+
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def plain_regrets(q: Array, voices: Array, held: Sequence[Array] | None = None) -> Array:
+    """The regret of each client, written down sample by sample; with label sets, within those."""
     regrets = []
     for i in range(len(q)):
         missed = best = 0.0
@@ -194,11 +247,88 @@ def plain_regrets(q: np.ndarray[Any, Any], voices: np.ndarray[Any, Any]) -> list
             others = [j for j in range(len(q)) if j != i]
             loud = sum(voices[j, x] for j in others)
             consensus = sum(voices[j, x] * q[j, x] for j in others) / loud
-            heard = voices[i, x] * loud / (loud + voices[i, x])
-            word = max(q[i, x] @ consensus, consensus[q[i, x].argmax()])
+            said, heard = q[i, x], voices[i, x] * loud / (loud + voices[i, x])
+            if held is not None:
+                consensus, said, heard = consensus[held[i]], said[held[i]], loud
+            # who gives none of its own classes any probability has not said anything
+            word = max(said @ consensus / said.sum(), consensus[said.argmax()]) if said.any() else 0.0
             missed, best = missed + heard * (consensus.max() - word), best + heard * consensus.max()
         regrets.append(missed / best)
-    return regrets
+    return np.array(regrets)
+
+
+def lower_median(values: Array) -> Any:
+    return np.sort(values, 0)[(len(values) - 1) // 2]
+
+
+def plain_weights(q: Array, scores: Array, before: Array, held: Sequence[Array] | None) -> tuple[Array, Array]:
+    """Regrets and weights, with the numbers of the documentation in place of the constants of the code."""
+    voices = ((rankdata(scores, axis=1) - 0.5) / scores.shape[1]) ** 3
+    weights, median = before, 0.2 if held is None else 0.1
+    for _ in range(4):
+        regrets = plain_regrets(q, voices * np.maximum(weights, 0.001)[:, None], held)
+        median = max(lower_median(regrets), median)
+        weights = before * np.clip(3 - regrets / median, 0, 1)
+    return regrets, weights
+
+
+def plain_clipped(scores: Array) -> Array:
+    """Scores, each client's k-th smallest bounded by the median client's k-th and three deviations, and by the bounds
+    of all larger ones."""
+    ordered = np.sort(scores, 1)
+    middle = lower_median(ordered)
+    bound = middle + 3 * lower_median(np.abs(ordered - middle))
+    allowed = [bound[k:].min() for k in range(len(bound))]
+    return np.stack([np.minimum(row, np.array(allowed)[rankdata(row, "ordinal").astype(int) - 1]) for row in scores])
+
+
+def plain_teacher(q: Array, scores: Array, weights: Array, tau: float, cap: float) -> Array:
+    """The weighted average in which the largest share of a sample is the cap where it would be more."""
+    share = weights[:, None] * np.exp(tau * scores)
+    share /= share.sum(0)
+    for x, first in enumerate(share.argmax(0)):
+        if share[first, x] > cap:
+            share[:, x] *= (1 - cap) / (1 - share[first, x])
+            share[first, x] = cap
+    teacher: Array = np.einsum("mn,mnc->nc", share, q)
+    return teacher
+
+
+def doubtful(wrong: int, index: int = 0) -> dict[str, Any]:
+    """An honest client whose first predictions are wrong."""
+    predictions = HONEST[index]["predictions"].clone()
+    predictions[:wrong] = lie()["predictions"][:wrong]
+    return {**HONEST[index], "predictions": predictions}
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_two_rounds_under_guard_are_those_of_the_formulas(labels: bool) -> None:
+    liar = {**HONEST[3], "predictions": lie()["predictions"]}
+    rounds = [
+        [doubtful(40 + 10 * labels), doubtful(70, 1), *HONEST[2:], liar],
+        [doubtful(15), doubtful(20, 1), *HONEST[2:], HONEST[3]],
+    ]
+    guarded = GuardedAggregator(Accumulator(tau=0.5), Guard(0.6))
+    reputation = np.ones(len(rounds[0]))
+    for uploads in rounds:
+        given = uploads if labels else [{**upload, "class_counts": None} for upload in uploads]
+        found = teacher(guarded, given)
+        q, scores = (
+            np.stack([upload[key].double().numpy() for upload in uploads]) for key in ("predictions", "scores")
+        )
+        held = [upload["class_counts"].numpy() > 0 for upload in uploads] if labels else None
+        scores = plain_clipped(scores)
+        regrets, reputation = plain_weights(q, scores, np.sqrt(np.maximum(reputation, 0.001)), held)
+        lowered = {str(i): [r, w] for i, (r, w) in enumerate(zip(regrets, reputation, strict=True)) if w < 0.99}
+        assert 2 <= len(lowered) <= 3
+        report = {c: [done["regret"], done["weight"]] for c, done in guarded.report().items() if "weight" in done}
+        assert report.keys() == lowered.keys()
+        for client, numbers in lowered.items():
+            assert report[client] == pytest.approx(numbers, abs=6e-4)
+        kept = np.where(reputation > 0.99, 1, np.where(reputation < 0.01, 0, reputation))
+        expected = plain_teacher(q, scores, kept, 0.5, 0.6)
+        np.testing.assert_allclose(found.probabilities, expected, atol=1e-6)
+        guarded.reset()
 
 
 def test_regrets_are_those_of_the_formula() -> None:
@@ -209,12 +339,33 @@ def test_regrets_are_those_of_the_formula() -> None:
     assert weights.tolist() == [1] * len(q)
 
 
+@pytest.mark.parametrize("held", [None, [True, True, False, True]])
+def test_forty_clients_without_scores_have_the_regrets_and_weights_of_the_formulas(held: list[bool] | None) -> None:
+    q = torch.softmax(3 * torch.randn(40, 5, 4, generator=torch.Generator().manual_seed(0)), 2)
+    classes = [None if held is None else torch.tensor(held).long()] * 40
+    regrets, weights = regret_weights(list(q), None, classes, torch.ones(40, dtype=torch.float64))
+    sets = None if held is None else [np.array(held)] * 40
+    # equal scores have equal voices, whose size does not matter
+    expected = plain_weights(q.double().numpy(), np.zeros((40, 5)), np.ones(40), sets)
+    np.testing.assert_allclose(regrets, expected[0], rtol=1e-6)
+    np.testing.assert_allclose(weights, expected[1], atol=1e-6)
+
+
+def test_a_consensus_that_never_settles_is_left_after_four_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = [torch.tensor([0.1, 0.1, 0.1, 0.1, much], dtype=torch.float64) for much in (0.45, 0.5, 0.45, 0.55, 0.45)]
+    left = iter(passes)
+    monkeypatch.setattr("trustmix.aggregation.guard._regrets", lambda *_: next(left))
+    regret, weights = regret_weights(
+        [torch.full((3, 2), 0.5)] * 5, None, [None] * 5, torch.ones(5, dtype=torch.float64)
+    )
+    assert torch.equal(regret, passes[3])
+    assert weights.tolist() == pytest.approx([1, 1, 1, 1, 3 - 0.55 / 0.2])
+
+
 def test_a_say_is_lost_over_rounds_and_regained_slowly() -> None:
-    doubtful = {**HONEST[0], "predictions": HONEST[0]["predictions"].clone()}
-    doubtful["predictions"][:30] = lie()["predictions"][:30]
     memory: Any = {}
     says = []
-    for upload in [doubtful, doubtful, doubtful, HONEST[0], HONEST[0], HONEST[0], HONEST[0]]:
+    for upload in [doubtful(30), doubtful(30), doubtful(30), HONEST[0], HONEST[0], HONEST[0], HONEST[0]]:
         guarded = GuardedAggregator(METHODS.get("suwa").make_aggregator())
         guarded.load_state_dict(memory)
         teacher(guarded, [upload, *HONEST[1:]])
@@ -248,10 +399,8 @@ def test_a_rule_that_remembers_still_does_under_guard() -> None:
 
 def test_a_rule_that_takes_no_weight_hears_a_doubtful_client_fully_or_not_at_all() -> None:
     for wrong, heard in ((55, True), (70, False)):
-        doubtful = {**HONEST[0], "predictions": HONEST[0]["predictions"].clone()}
-        doubtful["predictions"][:wrong] = lie()["predictions"][:wrong]
         plain = Median()
-        teacher(GuardedAggregator(plain), [{**one, "class_counts": None} for one in [doubtful, *HONEST[1:]]])
+        teacher(GuardedAggregator(plain), [{**one, "class_counts": None} for one in [doubtful(wrong), *HONEST[1:]]])
         assert ("0" in [upload.client for upload in plain.uploads]) == heard
 
 

@@ -50,20 +50,59 @@ def test_the_geometric_median_is_the_point_of_least_total_distance() -> None:
         assert geometric_median(torch.cat([SAID, LIES]))[x].numpy() == pytest.approx(found, abs=1e-3)
 
 
-def test_cronus_averages_those_who_are_left() -> None:
-    """With 14 + 2 clients, of which each step leaves out two, the two liars go first."""
-    left = [cronus(torch.cat([SAID, LIES[:2]]))[x] for x in range(5)]
-    for x, found in enumerate(left):
-        assert any(
-            torch.allclose(found, torch.cat([SAID[:i], SAID[i + 1 : j], SAID[j + 1 :]])[:, x].mean(0))
-            for i in range(14)
-            for j in range(i + 1, 14)
-        )
+def test_the_geometric_median_takes_twenty_steps_of_weiszfeld() -> None:
+    points = torch.cat([SAID, LIES]).numpy()
+    for x in range(5):
+        point = points[:, x].mean(0)
+        for _ in range(20):
+            distances = np.maximum(np.linalg.norm(points[:, x] - point, axis=1), 1e-6)
+            point = np.average(points[:, x], axis=0, weights=1 / distances)
+        assert geometric_median(torch.from_numpy(points))[x].numpy() == pytest.approx(point, rel=1e-12)
 
 
-def test_expguard_remembers_who_was_far_off() -> None:
-    _, once = teacher("expguard", torch.cat([SAID, LIES]))
-    _, twice = teacher("expguard", torch.cat([SAID, LIES]), once)
-    assert float(twice["weight/14"]) == pytest.approx(float(once["weight/14"]) ** 2, rel=0.05)
-    assert all(float(twice[f"weight/{i}"]) > 0.8 for i in range(14))
-    assert float(once["weight/14"]) < 0.7
+def test_most_clients_at_one_point_are_the_geometric_median_to_a_millionth() -> None:
+    found = geometric_median(torch.tensor([[[1.0, 0.0]]] * 9 + [[[0.0, 1.0]]], dtype=torch.float64))
+    off = 1e-6 / np.sqrt(2) / 9  # the nine weigh 1e6 each, the other one 1 over its distance
+    assert found[0, 1].item() == pytest.approx(off, rel=1e-3)
+
+
+def plain_cronus(points: Any) -> Any:
+    """The mean of one sample's predictions (M, C) after two steps that each leave out an eighth."""
+    for _ in range(2):
+        centred = points - points.mean(0)
+        distance = np.abs(centred @ np.linalg.svd(centred)[2][0])
+        points = points[np.argsort(distance)[: max(1, round(len(points) * 7 / 8))]]
+    return points.mean(0)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 8, 14, 16])
+def test_cronus_averages_those_who_are_nearest_along_the_largest_variance(clients: int) -> None:
+    said = torch.cat([LIES[:2], SAID])[:clients]
+    expected = [plain_cronus(said[:, x].numpy()) for x in range(5)]
+    np.testing.assert_allclose(cronus(said), expected, rtol=1e-9)
+
+
+def test_expguard_divides_a_weight_by_e_to_the_distance_in_every_round() -> None:
+    """A client that is absent keeps its weight, relative to the largest; the teacher is the weighted mean."""
+    weights, memory = np.ones(17), None
+    for present in (list(range(17)), list(range(3, 17))):
+        said = torch.cat([LIES, SAID])[present]
+        rule = METHODS.get("expguard").make_aggregator()
+        rule.load_state_dict(memory or {})
+        for index, q in zip(present, said, strict=True):
+            rule.update(Upload.from_arrays(str(index), q))
+        found = rule.compute().probabilities
+        distance = np.linalg.norm(said.numpy() - [plain_cronus(said[:, x].numpy()) for x in range(5)], axis=2).mean(1)
+        weights[present] *= np.exp(-distance)
+        weights /= weights.max()
+        np.testing.assert_allclose(found, np.average(said.numpy(), axis=0, weights=weights[present]), rtol=1e-9)
+        rule.reset()
+        memory = rule.state_dict()
+        assert [float(memory[f"weight/{i}"]) for i in range(17)] == pytest.approx(weights.tolist())
+
+
+def test_a_rule_without_weights_has_the_concentration_of_equal_ones() -> None:
+    rule = METHODS.get("median").make_aggregator()
+    for index, q in enumerate(SAID):
+        rule.update(Upload.from_arrays(str(index), q))
+    assert rule.compute().concentration.tolist() == pytest.approx([1 / 14] * 5)

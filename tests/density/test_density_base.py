@@ -53,9 +53,14 @@ def test_what_was_calibrated_on_is_more_likely_than_what_is_far_away(kind: str) 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("logits", [np.zeros((4, 3)), np.eye(4)[:, :3], [[1.0, 2.0, 3.0]] * 4])
-def test_degenerate_calibration_samples_give_finite_scores(kind: str, logits: Any) -> None:
+def test_degenerate_calibration_samples_give_finite_scores_that_are_highest_at_the_samples(
+    kind: str, logits: Any
+) -> None:
     density = DENSITIES.get(kind).fit(logits, np.arange(4))  # one sample a class
-    assert np.isfinite(density.log_prob(np.asarray(logits) + 1.0)).all()
+    there, beside = (density.log_prob(np.asarray(logits) + away * np.array([1.0, 0.5, 0.0])) for away in (0, 1))
+    assert np.isfinite(beside).all()
+    if kind in ("gaussians", "kernel", "features"):
+        assert (there > beside + 100).all()  # the floor is narrow: beside it is far away
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,6 +82,10 @@ def test_bad_arrays_are_answered_in_a_sentence(kind: str) -> None:
         DENSITIES.get(kind).fit(logits[:0], labels[:0])
     with pytest.raises(TrustmixError, match=r"the shape \(60, 5\); this density takes \(N, 6\)"):
         DENSITIES.get(kind).fit(logits, labels).log_prob(logits[:, 1:])
+    with pytest.raises(TrustmixError, match=r"the shape \(60,\); this density takes \(N, 6\)"):
+        DENSITIES.get(kind).fit(logits, labels).log_prob(logits[:, 0])
+    with pytest.raises(TrustmixError, match=r"the shape \(60, 6, 1\); this density takes \(N, C\)"):
+        DENSITIES.get(kind).fit(logits[:, :, None], labels)
     with pytest.raises(TrustmixError, match=r"the entry at \(0, 1\) is nan"):
         DENSITIES.get(kind).fit([[0.0, float("nan")]], [0])
 

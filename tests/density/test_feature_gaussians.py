@@ -41,3 +41,23 @@ def test_a_covariance_is_shrunk_as_by_scikit_learn() -> None:
         rows -= rows.mean(0)
         found = ledoit_wolf(torch.from_numpy(rows))
         np.testing.assert_allclose(found, LedoitWolf(assume_centered=True).fit(rows).covariance_, rtol=1e-9)
+
+
+def test_a_covariance_of_too_few_alike_directions_is_shrunk_all_the_way_to_its_mean_variance() -> None:
+    rows = np.array([[1.0, 0.2, 0.0], [-1.0, 0.2, 0.0], [0.0, -0.2, 1.0], [0.0, -0.2, -1.0]])
+    reference = LedoitWolf(assume_centered=True).fit(rows)
+    assert reference.shrinkage_ == 1
+    np.testing.assert_allclose(ledoit_wolf(torch.from_numpy(rows)), reference.covariance_, atol=1e-12)
+    np.testing.assert_allclose(ledoit_wolf(torch.from_numpy(rows)), np.eye(3) * (0.5 + 0.04 + 0.5) / 3, atol=1e-12)
+
+
+def test_a_covariance_that_is_round_stays_as_it_is() -> None:
+    square = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0], [0.0, -2.0]], dtype=torch.float64)
+    assert ledoit_wolf(square).tolist() == [[2.0, 0.0], [0.0, 2.0]]
+    assert ledoit_wolf(torch.zeros(3, 2, dtype=torch.float64)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+def test_features_that_are_all_the_same_have_the_floor_as_variance() -> None:
+    points = np.array([[1.0, 1.0, 1.0], [1.1, 1.0, 1.0]])
+    found = FeatureGaussians.fit(np.ones((4, 3)), [0, 0, 1, 1]).log_prob(points)
+    np.testing.assert_allclose(found, multivariate_normal(np.ones(3), 1e-3 * np.eye(3)).logpdf(points), rtol=1e-9)

@@ -12,6 +12,7 @@ from sklearn.mixture import GaussianMixture
 
 from trustmix import ClassGaussians, TrustmixError
 from trustmix.density.base import VARIANCE_FLOOR
+from trustmix.density.gaussians import _tiles
 
 
 def by_scipy(logits: Any, labels: Any, points: Any) -> Any:
@@ -99,6 +100,29 @@ def test_clients_of_equal_shape_are_fitted_and_scored_in_one_go() -> None:
     np.testing.assert_allclose(together, np.stack(alone), rtol=1e-12)
 
 
+@pytest.mark.parametrize(("clients", "samples"), [(1, 7), (1, 8), (1, 30), (5, 3), (9, 1), (4, 7), (3, 20)])
+def test_tiles_cover_every_client_and_row_once_and_hold_no_more_rows_than_allowed(
+    clients: int, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trustmix.density.gaussians.TILE_ROWS", 7)
+    seen = torch.zeros(clients, samples)
+    for some, rows in _tiles(clients, samples):
+        assert 0 < seen[some, rows].numel() <= 7
+        seen[some, rows] += 1
+    assert bool((seen == 1).all())
+    assert len(list(_tiles(clients, samples))) <= -(-clients // max(1, 7 // samples)) * -(-samples // 7)
+
+
+def test_scores_in_many_tiles_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    logits, public = rng.normal(size=(5, 40, 6)), rng.normal(size=(5, 30, 6))
+    density = ClassGaussians.fit(logits, np.arange(200).reshape(5, 40) % 3)
+    whole = density.log_prob(public)
+    for rows in (1, 7, 65):
+        monkeypatch.setattr("trustmix.density.gaussians.TILE_ROWS", rows)
+        np.testing.assert_allclose(density.log_prob(public), whole, rtol=1e-12)
+
+
 @pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])
 def test_ragged_clients_with_different_numbers_of_classes_agree_with_each_alone(library: Any) -> None:
     rng = np.random.default_rng(3)
@@ -167,10 +191,31 @@ def test_public_logits_of_another_shape_are_refused(points: Any) -> None:
         ({"variances": torch.zeros(2, 2)}, "positive variances"),
         ({"variances": torch.ones(3, 2)}, "other shapes"),
         ({"log_weights": torch.zeros(2)}, "sum to one"),
+        ({"log_weights": torch.tensor([0.5, 0.498]).log()}, "sum to one"),
+        ({"log_weights": torch.tensor([0.5, 0.502]).log()}, "sum to one"),
+        ({"log_weights": torch.tensor([torch.nan, 0.0])}, "sum to one"),
+        ({"log_weights": torch.zeros(1)}, "other shapes"),
+        ({"variances": torch.tensor([[1.0, 1.0], [1.0, -1.0]])}, "positive variances"),
+        ({"means": torch.zeros(2), "variances": torch.ones(2), "log_weights": torch.tensor(0.0)}, "other shapes"),
+        (
+            {
+                "means": torch.zeros(1, 1, 1, 2),
+                "variances": torch.ones(1, 1, 1, 2),
+                "log_weights": torch.zeros(1, 1, 1),
+            },
+            "other shapes",
+        ),
         ({"means": torch.full((2, 2), torch.inf)}, "finite"),
     ],
 )
-def test_a_density_from_outside_is_checked(change: dict[str, torch.Tensor | None], sentence: str) -> None:
+def test_a_density_from_outside_that_is_none_is_refused(change: dict[str, torch.Tensor | None], sentence: str) -> None:
     state = {**ClassGaussians.fit(GOOD, [0, 0, 1, 1]).state_dict(), **change}
     with pytest.raises(TrustmixError, match=sentence):
         ClassGaussians.from_state_dict({key: value for key, value in state.items() if value is not None})
+
+
+def test_a_density_from_outside_may_have_weights_that_were_rounded() -> None:
+    state = ClassGaussians.fit(GOOD, [0, 0, 1, 1]).state_dict()
+    log_weights = torch.tensor([0.3, 0.6995]).log()
+    density = ClassGaussians.from_state_dict({**state, "log_weights": log_weights, "note": torch.zeros(1)})
+    torch.testing.assert_close(density.log_weights, log_weights.double())

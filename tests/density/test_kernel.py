@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.neighbors import KernelDensity as Reference
 
 from trustmix.density import KernelDensity
@@ -33,8 +34,31 @@ def test_kernels_agree_with_scikit_learn(away: float) -> None:
     )
 
 
+@pytest.mark.parametrize("scale", [0.0, 0.2, 30.0])
+def test_where_classes_have_no_variance_the_floor_of_all_samples_gives_the_width(scale: float) -> None:
+    logits, labels = scale * np.repeat(np.eye(5)[:, :3], 4, 0) + 2.0, np.repeat(np.arange(5), 4)
+    width = np.sqrt(1e-3 * (logits.var(0).mean() or 1.0)) * 4 ** (-1 / 7)
+    density = KernelDensity.fit(logits, labels)
+    assert density.width == pytest.approx(width)
+    points = logits + width
+    reference = Reference(bandwidth=width).fit(logits)
+    np.testing.assert_allclose(density.log_prob(points), reference.score_samples(points), rtol=1e-6)
+    assert KernelDensity.fit(logits, labels, floor=0.1).width == pytest.approx(10 * width)
+
+
 def test_kernels_in_many_tiles_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = samples()
     whole = KernelDensity.fit(logits, labels).log_prob(logits)
     monkeypatch.setattr("trustmix.density.kernel.MAX_DISTANCES", 200)
+    sizes, cdist = [], torch.cdist
+
+    def measured(rows: torch.Tensor, centres: torch.Tensor, **options: Any) -> torch.Tensor:
+        sizes.append(len(rows) * len(centres))
+        return cdist(rows, centres, **options)
+
+    monkeypatch.setattr(torch, "cdist", measured)
     np.testing.assert_allclose(KernelDensity.fit(logits, labels).log_prob(logits), whole, rtol=1e-12)
+    assert sizes == [3 * 60] * 20  # as many rows of 60 distances as fit into 200
+    monkeypatch.setattr("trustmix.density.kernel.MAX_DISTANCES", 2)
+    np.testing.assert_allclose(KernelDensity.fit(logits, labels).log_prob(logits), whole, rtol=1e-12)
+    assert max(sizes[20:]) == 60  # one row at a time where not even one fits

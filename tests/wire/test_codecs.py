@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trustmix import TrustmixError
 from trustmix.wire import CODECS
-from trustmix.wire.codecs import COARSE, FINE, ScoreQuantizer, round_rows
+from trustmix.wire.codecs import COARSE, EXACT, FINE, ScoreQuantizer, round_rows
 
 
 @st.composite
@@ -90,23 +90,55 @@ def test_argmax_is_off_by_what_the_largest_lacks(q: torch.Tensor) -> None:
     assert bool(((there_and_back("argmax", q) - q).abs() <= 1 - q.amax(1, keepdim=True) + 1e-9).all())
 
 
-@pytest.mark.parametrize("codec", [COARSE, FINE])
+STEPS = [(COARSE, 0.1, 127), (FINE, 1 / 2048, 32767)]
+"""The steps and the largest levels that the documentation of the wire promises."""
+
+
+@pytest.mark.parametrize(("codec", "step"), [(codec, step) for codec, step, _ in STEPS])
 @given(scores=st.lists(st.floats(-1.6e5, 1.6e5), min_size=1, max_size=50))
 @settings(max_examples=100, deadline=None)
-def test_scores_are_within_half_a_step_on_their_scale(codec: ScoreQuantizer, scores: list[float]) -> None:
-    assert codec.step is not None
+def test_scores_are_within_half_a_step_on_their_scale(codec: ScoreQuantizer, step: float, scores: list[float]) -> None:
     truth = torch.tensor(scores, dtype=torch.float64)
     error = (codec.decode(codec.encode(truth)).double() - truth).abs()
-    half = codec.step / 2
+    half = step / 2
     bound = math.sinh(half) * (1 + truth.square()).sqrt() + (math.cosh(half) - 1) * truth.abs()
     assert bool((error <= bound * (1 + 1e-3) + 1e-6 * truth.abs()).all())
 
 
-def test_scores_beyond_the_scale_stay_the_smallest_and_the_largest() -> None:
-    for codec in (COARSE, FINE):
-        low, high = codec.decode(codec.encode(torch.tensor([-torch.inf, torch.inf]))).tolist()
-        assert -math.inf < low < -1.6e5
-        assert 1.6e5 < high < math.inf
+@pytest.mark.parametrize(("codec", "step", "levels"), STEPS)
+def test_scores_beyond_the_scale_are_the_ends_of_it(codec: ScoreQuantizer, step: float, levels: int) -> None:
+    end = math.sinh(step * levels)
+    for far in (math.inf, 1e30, 1.1 * end):
+        assert codec.decode(codec.encode(torch.tensor([-far, far]))).tolist() == pytest.approx([-end, end])
+
+
+def test_exact_scores_are_those_of_float32() -> None:
+    scores = torch.tensor([-1e30, -2.123456789, 0.0], dtype=torch.float64)
+    assert torch.equal(EXACT.decode(EXACT.encode(scores)), scores.float())
+
+
+@pytest.mark.parametrize(("classes", "dtype"), [(256, torch.uint8), (257, torch.int32)])
+def test_classes_are_one_byte_as_long_as_they_fit(classes: int, dtype: torch.dtype) -> None:
+    q = torch.eye(classes, dtype=torch.float64)[[0, classes - 1]]
+    for codec in ("argmax", "top-2"):
+        parts = CODECS.get(codec).encode(q)
+        assert parts["classes"].dtype == dtype
+        assert torch.equal(CODECS.get(codec).decode(parts, classes).argmax(1), torch.tensor([0, classes - 1]))
+
+
+def test_of_two_or_of_a_single_class_top_k_keeps_one() -> None:
+    assert there_and_back("top-3", torch.tensor([[0.2, 0.8]]).double()).tolist() == [pytest.approx([0.2, 0.8])]
+    assert there_and_back("top-3", torch.tensor([[1.0]]).double()).tolist() == [[1.0]]
+
+
+def test_half_nats_are_packed_high_bits_first_and_ten_of_them_are_zero() -> None:
+    below = torch.tensor([[0.0, 1, 4.5, 4.7], [4.8, 6, 0, 0.2]], dtype=torch.float64)
+    q = torch.exp(-below)
+    codec = CODECS.get("uint4")
+    assert codec.encode(q)["levels"].tolist() == [[0x02, 0x99], [0xAA, 0x00]]
+    levels = torch.tensor([[0.0, 2, 9, 9], [math.inf, math.inf, 0, 0]], dtype=torch.float64)
+    expected = torch.softmax(-levels / 2, 1)
+    torch.testing.assert_close(codec.decode(codec.encode(q), 4).double(), expected, atol=1e-6, rtol=0)
 
 
 @given(q=probabilities(), count=st.sampled_from([1, 15, 255]))

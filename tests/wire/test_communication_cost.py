@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from trustmix import Client, Federation, Public, Training
-from trustmix.wire import predictions_bytes, scaffold_bytes
+from trustmix.wire import fedavg_bytes, predictions_bytes, scaffold_bytes
 
 CLIENTS = 2
 
@@ -42,6 +42,15 @@ def test_a_run_of_the_papers_size_records_the_papers_bytes(
     assert predictions_bytes(samples, classes, rounds=25) == megabytes * 10**6
     assert scaffold_bytes(parameters, rounds=5) == scaffold * 10**6
     assert scaffold_bytes(parameters, rounds=5) * CLIENTS // summary["paper_bytes_up"] == times
+
+
+def test_a_round_costs_four_bytes_a_number_and_scaffold_sends_two_models() -> None:
+    assert predictions_bytes(2_000, 10) == 80_000
+    assert fedavg_bytes(4_300_000) == 17_200_000
+    assert scaffold_bytes(4_300_000) == 34_400_000
+    assert predictions_bytes(2_000, 10, rounds=25) == 25 * 80_000
+    assert fedavg_bytes(4_300_000, rounds=5) == 5 * 17_200_000
+    assert scaffold_bytes(4_300_000, rounds=5) == 5 * 34_400_000
 
 
 def test_bytes_really_sent_add_up_over_clients_and_rounds() -> None:

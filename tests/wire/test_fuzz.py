@@ -1,6 +1,7 @@
 """Messages that are damaged or forged: each is refused with a reason, and none takes more memory than was promised."""
 
 import json
+import math
 import random
 import resource
 from collections.abc import Callable, Iterator
@@ -267,6 +268,25 @@ def test_values_that_are_no_probabilities_are_refused(message: bytes, reason: st
         upload(message)
 
 
+def mixture_of(components: int) -> dict[str, torch.Tensor]:
+    """A sound mixture of this many components."""
+    size = (components, CLASSES)
+    weights = torch.full((components,), 1 / components, dtype=torch.float64)
+    return {
+        "means": torch.zeros(size, dtype=torch.float64),
+        "variances": torch.ones(size, dtype=torch.float64),
+        "log_weights": weights.log(),
+    }
+
+
+def test_a_mixture_may_have_as_many_components_as_there_are_classes() -> None:
+    for components in (1, CLASSES):
+        tensors = {"logits": LOGITS, **mixture_of(components)}
+        found = upload(encode_frame(tensors, SENDER.header("density", "float32")))
+        expected = -(LOGITS.double().square().sum(1) + CLASSES * math.log(2 * math.pi)) / 2
+        torch.testing.assert_close(found.scores, expected, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -277,11 +297,16 @@ def test_values_that_are_no_probabilities_are_refused(message: bytes, reason: st
         {"variances": -DENSITY.variances},
         {"means": DENSITY.means * torch.nan},
         {"logits": LOGITS * torch.inf},
+        {"logits": LOGITS.double()},
+        {"logits": LOGITS[1:]},
+        {"means": DENSITY.means.float()},
+        {"extra": torch.zeros(1)},
+        mixture_of(CLASSES + 1),
     ],
 )
 def test_a_mixture_that_is_none_is_refused(change: dict[str, torch.Tensor]) -> None:
     tensors = {"logits": LOGITS, **DENSITY.state_dict(), **change}
-    with pytest.raises(TrustmixError):
+    with pytest.raises(TrustmixError, match=r"The message has .* expected was|positive variances|is nan|is (-)?inf"):
         upload(encode_frame(tensors, SENDER.header("density", "float32")))
 
 

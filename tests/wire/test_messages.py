@@ -1,6 +1,9 @@
 """Messages: what was sent arrives, both upload forms say the same, and nothing is taken that was not promised."""
 
+import base64
+import hashlib
 import json
+import math
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from trustmix.aggregation import Upload
 from trustmix.wire import (
     CODECS,
     UPLOAD_ENCODERS,
+    LabelSet,
     MessageHeader,
     decode_teacher,
     decode_upload,
@@ -143,6 +147,112 @@ def test_scores_that_are_no_numbers_are_refused_whatever_the_rule_does_with_them
         decode_upload(encode_upload(upload, HEADER, "float32"), HEADER)
 
 
+GOLDEN = {
+    "float32": (
+        "VE1YMZkpyNOHwlRqKLUv/WDWALUEACQGoAEAZmxvYXQzMm5vcnRoMzEyMzQ1Njc4OWFiY2RlZiwzNDQsMzJoZWxkMzMyLDQ0cmFu"
+        "azQ0LDQ2XX19ICAgIAAAAD+amZk+zcxMPs3MzD1MPwAAAMAAAPDBBAAHAAAAAJkTIJCCiWqCD/xI/OA8ME8QV63H3WHrcOQPKIcT"
+        "AHSwQ7k+P0yFSLUi7HZajmeGS0Bbhg=="
+    ),
+    "uint8": (
+        "VE1YMTguVe8ZUbrHKLUv/WC4AA0EANQEmAEAOG5vcnRoMzEyMzQ1Njc4OWFiY2RlZmhlbGQzMTIxNjEyLDE2LDE2LDJyYW5rMiwy"
+        "NF19fSAgICAEAAcAAABz9D7fgEwzGhnMAJkSAPjwpSsJXwPhQ6A9kvt1kerVCzHLYZitcWZp5tvD1u0gBlddQRF0q1PwWOAWsgIY"
+        "Ag=="
+    ),
+    "uint4": (
+        "VE1YMeKfaBEGHzTzKLUv/WC0AJ0DADQEmAEAbm9ydGgzMTIzNDU2Nzg5YWJjZGVmaGVsZDMxMjEyLDE0LDQsMThyYW5rOCwyMF19"
+        "fSAEAAcAAADy1wEgRAAAmREAYDAu4K6S8FUQWAkI+nZdpHb1QpglcWZp5tvD1u0gBlddQRF022nBrQktGAI="
+    ),
+}
+"""One upload in version 1 of the frame."""
+
+
+@pytest.mark.parametrize(
+    ("codec", "predictions", "scores"),
+    [
+        ("float32", [[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], [-2.0, -30.0]),
+        (
+            "uint8",
+            [[128 / 255, 76 / 255, 51 / 255], [26 / 255, 25 / 255, 204 / 255]],
+            [-math.sinh(2957 / 2048), -math.sinh(8386 / 2048)],
+        ),
+        ("uint4", [[0.506480, 0.307196, 0.186324], [0.106507, 0.106507, 0.786986]], [-math.sinh(1.4), -math.sinh(4.1)]),
+    ],
+)
+def test_a_message_of_version_one_is_read_as_it_was_meant(
+    codec: str, predictions: list[list[float]], scores: list[float]
+) -> None:
+    found = decode_upload(base64.b64decode(GOLDEN[codec]), MessageHeader("north", 3, "0123456789abcdef", 2, 3))
+    assert [row.tolist() for row in found.predictions] == [pytest.approx(row, abs=2e-6) for row in predictions]
+    assert found.scores is not None
+    assert found.scores.tolist() == pytest.approx(scores)
+    assert found.class_counts is not None
+    assert found.class_counts.tolist() == [4, 0, 7]
+    assert found.ranks is not None
+    assert found.ranks.tolist() == [0.0, 0.6]
+
+
+@pytest.mark.parametrize("form", UPLOAD_ENCODERS)
+def test_a_label_set_arrives_with_exact_counts_and_ranks_to_half_a_level(form: str) -> None:
+    counts = torch.arange(CLASSES) * 100_000
+    ranks = torch.cat([torch.tensor([0.0, 1.0]), torch.rand(SAMPLES - 2, generator=torch.Generator().manual_seed(1))])
+    message = UPLOAD_ENCODERS[form](*logits_and_density(), HEADER, "float32", None, LabelSet(counts, ranks))
+    found = decode_upload(message, HEADER)
+    assert found.class_counts is not None
+    assert torch.equal(found.class_counts.long(), counts)
+    assert found.ranks is not None
+    assert found.ranks[:2].tolist() == [0.0, 1.0]
+    assert float((found.ranks - ranks).abs().max()) <= 0.5 / 255 + 1e-7
+    bare = decode_upload(UPLOAD_ENCODERS[form](*logits_and_density(), HEADER, "float32"), HEADER)
+    assert bare.class_counts is None
+    assert bare.ranks is None
+    torch.testing.assert_close(found.predictions, bare.predictions, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ([0, 0], "negative class counts, or none above zero"),
+        ([3, -1], "negative class counts, or none above zero"),
+        ([1], r"expected was \(2,\)"),
+    ],
+)
+def test_a_label_set_that_is_none_is_refused(counts: list[int], sentence: str) -> None:
+    expected = MessageHeader("north", 1, "0" * 16, samples=1, classes=2)
+    upload = Upload("north", torch.tensor([[0.9, 0.1]]), torch.zeros(1), torch.tensor(counts), torch.ones(1))
+    with pytest.raises(TrustmixError, match=sentence):
+        decode_upload(encode_upload(upload, expected, "float32"), expected)
+
+
+def test_half_a_label_set_is_refused() -> None:
+    tensors = {
+        **CODECS.get("float32").encode(torch.full((SAMPLES, CLASSES), 0.1).double()),
+        "scores": torch.zeros(SAMPLES),
+    }
+    held = {"held": torch.ones(CLASSES, dtype=torch.int32)}
+    with pytest.raises(TrustmixError, match="has nothing for ranks"):
+        decode_upload(encode_frame({**tensors, **held}, HEADER.header("scores", "float32")), HEADER)
+
+
+@pytest.mark.parametrize(("samples", "classes", "sender"), [(9000, 2, "7"), (3, 120, "7"), (300, 50, "😀" * 3000)])
+def test_the_limit_is_hardly_more_than_all_tensors_that_an_honest_message_may_have(
+    samples: int, classes: int, sender: str
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    expected = MessageHeader(sender, 10**6, "f" * 16, samples, classes)
+    logits = torch.randn(samples, classes, generator=generator)
+    labels = LabelSet(torch.full((classes,), 2**31 - 1), torch.rand(samples, generator=generator))
+    density = ClassGaussians.fit(torch.randn(2 * classes, classes, generator=generator), torch.arange(2 * classes) // 2)
+    largest = 0
+    for form, codec in [("density", "float32"), *[("scores", codec) for codec in CODECS.names()]]:
+        message = UPLOAD_ENCODERS[form](logits, density, expected, codec, None, labels)
+        assert decode_upload(message, expected).client == sender
+        contents = zstandard.ZstdDecompressor(dict_data=DICTIONARY).decompress(message[12:])
+        largest = max(largest, len(message), len(contents))
+    tensors = [logits, torch.zeros(samples), *density.state_dict().values(), *labels.parts().values()]
+    numbers = sum(tensor.nbytes for tensor in tensors)
+    assert largest <= expected.limit == numbers + numbers // 1000 + 16 * len(sender) + 2048
+
+
 @pytest.mark.parametrize("length", [0, 4, 8, 200, -1])
 def test_a_truncated_message_is_refused(length: int) -> None:
     message = UPLOAD_ENCODERS["density"](*logits_and_density(), HEADER, "float32")
@@ -169,3 +279,14 @@ def test_a_message_of_another_format_is_refused_by_its_version_and_added_fields_
     tensors, header = decode_frame(message, HEADER.limit, "the message")
     later = encode_frame(tensors, {**header, "added_later": True})
     torch.testing.assert_close(decode_upload(later, HEADER).predictions, upload.predictions)
+
+
+def test_a_fingerprint_and_the_mark_of_a_teacher_are_the_same_in_every_version() -> None:
+    inputs = torch.tensor([[1.0, 2.0]])
+    expected = hashlib.sha256(b"torch.float32 (1, 2)" + inputs.numpy().tobytes()).hexdigest()[:16]
+    assert fingerprint(inputs) == expected
+    logits, density = logits_and_density()
+    teacher = torch.softmax(logits + 0.01, 1)
+    message = UPLOAD_ENCODERS["scores"](logits, density, HEADER, "float32", teacher)
+    _, header = decode_frame(message, HEADER.limit, "The message")
+    assert header["base"] == hashlib.blake2b(teacher.numpy().tobytes(), digest_size=8).hexdigest()
