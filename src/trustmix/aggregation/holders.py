@@ -39,7 +39,7 @@ def bounded_ratio(scores: torch.Tensor, largest: float) -> torch.Tensor:
     torch.Tensor
         (N,): r.
 
-    >>> bounded_ratio(torch.tensor([1000.0, 1000.0, 0.0, 0.0]), largest=2.0).tolist()
+    >>> bounded_ratio(torch.tensor([1000.0, 1000.0, 0.0, 0.0]), largest=2.0).round(decimals=9).tolist()
     [2.0, 2.0, 0.0, 0.0]
     """
     top = math.log(largest)
