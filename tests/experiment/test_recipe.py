@@ -74,7 +74,7 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("rule=suva", r'rule: there is no rule "suva"\. Did you mean "suwa"\? There are: .*alone.*\.$'),
         (
             "rule=trust",
-            r"rule: trust compares classes within the clients' label sets.* set wire\.labels to set or counts",
+            r"rule: trust needs the clients' label sets.* set wire\.labels to set or counts",
         ),
         ("rule.tau=-1", r"rule\.tau: input should be greater than or equal to 0 \(given: -1\)\."),
         ("rule.taw=1", r"rule\.tau: field required"),

@@ -131,7 +131,7 @@ class Recipe(ConfigModel):
         method = self.method
         if method.needs_label_sets and self.wire.labels == "none":
             raise TrustmixError(
-                f"{method.name} compares classes within the clients' label sets, which they must share: set "
+                f"{method.name} needs the clients' label sets, which they must share: set "
                 "wire.labels to set or counts, or choose another rule"
             )
         if method.one_architecture and len(kinds := {str(model) for model in self.models}) > 1:
