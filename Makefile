@@ -15,14 +15,15 @@ help:  ## this list
 demo: $(VENV)/.core  ## the main job on built-in data, with a report
 	$(BIN)/trustmix demo --out demo
 
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 COVERAGE := --cov=src/trustmix/aggregation --cov=src/trustmix/density --cov-branch --cov-report=term --cov-fail-under=99
 
 test: $(VENV)/.dev  ## the quick tier: what a change can break, in a few minutes
 	$(PYTEST) -m "not slow" $(COVERAGE)
 
 test-slow: $(VENV)/.all  ## the slow tier alone: Ray, deployments, kill drills, browser, demo, documentation
-	$(PYTEST) -m slow --durations 10
+	$(PYTEST) -m slow --durations 20
 
 test-all: test test-slow  ## both tiers
 

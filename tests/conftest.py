@@ -1,10 +1,17 @@
-"""Tests run side by side, so each keeps to one thread; so do the processes they start."""
+"""Tests run side by side, so each keeps to one thread; so do the processes they start.
+
+Temporary files of the tests, of the examples and of their processes lie in one folder, which goes when the tests end.
+"""
 
 import os
+import shutil
 import tempfile
 
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="trustmix-tests-")
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+TEMPORARY = tempfile.mkdtemp(prefix="trustmix-tests-")
+os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
+os.environ["XDG_CACHE_HOME"] = TEMPORARY
 
 import torch
 
@@ -27,6 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if BROWSER in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_unconfigure() -> None:
+    """Nothing stays behind in the folder for temporary files."""
+    shutil.rmtree(TEMPORARY, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
