@@ -196,3 +196,39 @@ def test_the_servers_own_settings_do_not_reach_a_node() -> None:
     again = Recipe.load(tomllib.loads(recipe.client_toml()))
     assert again.theory.every is None
     assert again.participation.quorum == 0.5
+
+
+def private_run(run: str = "0123456789abcdef", *changes: str) -> RunInfo:
+    settings = ["train.first_epochs=1", "model.hidden=[4]", "privacy.epsilon=8", "rounds=3", *changes]
+    return run_info(run=run, recipe=Recipe.load("demo", settings).client_toml())
+
+
+def test_the_ledger_of_a_nodes_data_outlives_its_state_and_its_runs(tmp_path: Path) -> None:
+    node = write_node(tmp_path, OWN)
+    client = build_node_client(node, private_run(), PUBLIC, tmp_path / "a")
+    replies = [client.step(Request(number)) for number in (1, 2, 3)]
+    spent = replies[-1].epsilon or 0
+    assert 7.9 < spent <= 8
+    again = build_node_client(node, private_run(), PUBLIC, tmp_path / "lost")
+    assert again.step(Request(3)).payload == replies[-1].payload
+    with pytest.raises(TrustmixError, match=r"have spent epsilon 7.99 .* would bring it to .*, and 8 is promised"):
+        build_node_client(node, private_run("f" * 16), PUBLIC, tmp_path / "b")
+    renamed = write_node(tmp_path, OWN.replace("north", "south"))
+    with pytest.raises(TrustmixError, match="these data have spent"):
+        build_node_client(renamed, private_run("f" * 16), PUBLIC, tmp_path / "b")
+    with pytest.raises(TrustmixError, match=r"the server's recipe has no \[privacy\]"):
+        build_node_client(node, run_info(run="f" * 16), PUBLIC, tmp_path / "b")
+
+
+def test_a_nodes_file_bounds_what_all_runs_together_may_spend(tmp_path: Path) -> None:
+    node = write_node(tmp_path, OWN + "epsilon = 13\n")
+    for run in ("0" * 16, "1" * 16):
+        client = build_node_client(node, private_run(run), PUBLIC, tmp_path / run)
+        reply = [client.step(Request(number)) for number in (1, 2, 3)][-1]
+    assert 8 < (reply.epsilon or 0) < 13
+    with pytest.raises(TrustmixError, match="and 13 is promised"):
+        build_node_client(node, private_run("2" * 16), PUBLIC, tmp_path / "2")
+    with pytest.raises(TrustmixError, match=r"epsilon = 13.*the server's recipe has no \[privacy\]"):
+        build_node_client(write_node(tmp_path, OWN + "epsilon = 13\n"), run_info(), PUBLIC, tmp_path / "3")
+    with pytest.raises(TrustmixError, match="epsilon"):
+        write_node(tmp_path, OWN + "epsilon = 0\n")

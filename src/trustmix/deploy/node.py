@@ -30,6 +30,7 @@ from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.validation import format_validation_error
 from trustmix.federation import Client, DeviceConfig, Public
 from trustmix.models import ModelFactory, validate_model
+from trustmix.privacy import PrivacyLedger
 
 
 class NodeConfig(BaseModel):
@@ -51,6 +52,8 @@ class NodeConfig(BaseModel):
         A density of the node's own, "package.module:Class", in the place of the recipe's.
     test : float
         Fraction of the data kept to measure accuracy; 0 measures nothing.
+    epsilon : float, optional
+        The most that all runs together may spend of the privacy of the data; without it, what the recipe promises.
     device : str
         cpu, cuda or mps.
     folder : Path
@@ -71,6 +74,7 @@ class NodeConfig(BaseModel):
     model: str | dict[str, object] | None = Field(None, description="a built-in model, or package.module:function")
     density: str | None = Field(None, description="package.module:Class of your own, in place of the recipe's density")
     test: float = Field(0.2, ge=0, lt=1, description="part of the data kept to measure accuracy; 0 measures nothing")
+    epsilon: float | None = Field(None, gt=0, description="the most that all runs may spend of the data's privacy")
     device: str = Field("cpu", description="where to train: cpu, cuda or mps")
     folder: Path = Field(Path(), exclude=True, description="the folder of the file")
 
@@ -118,6 +122,15 @@ class NodeConfig(BaseModel):
     def state_folder(self) -> Path:
         """Where the node keeps its state between rounds."""
         return self.folder / f"{self.id}-state"
+
+    @property
+    def ledger_folder(self) -> Path:
+        """Where the privacy ledger of the node's data lies: beside the node's file, by the name of the data.
+
+        Nodes of one folder that read the same data share it. Data of the same name count as the same.
+        """
+        name = (self.folder / self.data).resolve().name if self.data else str(self.source).replace(":", ".")
+        return self.folder / f"{name}.ledger"
 
 
 @dataclass(frozen=True)
@@ -371,7 +384,24 @@ def _build_own_client(node: NodeConfig, recipe: Recipe, run_info: RunInfo, publi
     kind = run_info.client
     client = build_client(recipe, node.id, model, share, public, own.test, folder, simulated=False, kind=kind)
     validate_privacy(recipe, own.train.inputs, [client])
+    _open_ledger(node, run_info.run, client)
     return client
+
+
+def _open_ledger(node: NodeConfig, run: str, client: Client) -> None:
+    """Give the client the ledger of its data; a run that would spend more than was promised is refused here."""
+    budget = client.privacy
+    if budget is None:
+        if node.epsilon is not None or (node.ledger_folder / "ledger.json").exists():
+            reason = (
+                f"has epsilon = {node.epsilon:g}" if node.epsilon is not None else "has a privacy ledger of these data"
+            )
+            raise TrustmixError(
+                f"This node {reason}, and the server's recipe has no [privacy]; it would break what was promised."
+            )
+        return
+    client.ledger = PrivacyLedger(node.epsilon or budget.epsilon, budget.delta, node.ledger_folder, run)
+    client.ledger.validate_plan(budget.release(budget.rounds, len(client.private), client.training))
 
 
 def _load_columns(node: NodeConfig, run_info: RunInfo) -> NodeData:

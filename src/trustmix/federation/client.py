@@ -23,7 +23,14 @@ from trustmix.federation.public_set import Public
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.state import MemoryStore, State, Store
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
-from trustmix.privacy import DPSGDParams, PrivacyBudget, select_confident_samples
+from trustmix.privacy import (
+    DPSGDParams,
+    PrivacyBudget,
+    PrivacyLedger,
+    Release,
+    compute_total_epsilon,
+    select_confident_samples,
+)
 from trustmix.seeds import torch_generator
 from trustmix.wire import UPLOAD_ENCODERS, LabelSet
 
@@ -92,11 +99,17 @@ class Client:
     """Fit the density on randomly cropped and mirrored calibration images, drawn anew each round."""
     privacy: PrivacyBudget | None = None
     """The differential privacy of the uploads, if there is any."""
+    ledger: PrivacyLedger | None = None
+    """What was spent of the privacy of these data; by default one in memory, and none where noise is simulated."""
     keep: bool = True
     """Keep the model in memory between rounds; otherwise it lives in the store alone."""
     _live: ModelState | None = field(default=None, init=False, repr=False)
     _round: int = field(default=0, init=False, repr=False)
     _own_test: Labelled | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.ledger is None and self.privacy is not None and not self.privacy.simulated:
+            self.ledger = PrivacyLedger(self.privacy.epsilon, self.privacy.delta)
 
     @classmethod
     def from_arrays(
@@ -167,7 +180,8 @@ class Client:
     def step_jobs(self, request: Request) -> Generator[TrainingJob, None, Reply]:
         """Answer one request as a generator that yields its training jobs.
 
-        The caller does each job before it goes on. That is all an engine needs to train many clients at once.
+        The caller does each job before it goes on. That is all an engine needs to train many clients at once. A round
+        that a privacy ledger has an answer of is answered with that.
 
         Parameters
         ----------
@@ -184,6 +198,9 @@ class Client:
         Reply
             The client's answer.
         """
+        answer = self.ledger.find_answer(request.round) if self.ledger and request.train else None
+        if answer is not None:
+            return Reply(self.id, request.round, answer.payload, seconds={}, **answer.figures)
         try:
             reply = yield from self._step_jobs(request)
         except BaseException:
@@ -198,7 +215,7 @@ class Client:
         state = self._resume(request.round)
         seconds: dict[str, float] = {}
         tested: dict[str, float] = {}
-        local_accuracy = payload = None
+        local_accuracy = payload = release = None
         if request.teacher is not None:
             lesson = self.apply_server_message(state, request.round, request.teacher)
             if lesson is not None:
@@ -209,6 +226,7 @@ class Client:
                 tested = asdict(evaluate(state.model, self.test.inputs, self.test.labels, self.hardware))
         if request.train:
             job = self.private_job(state, request.round)
+            release = self._stage_release(state.stages)
             yield job
             seconds["train"] = job.seconds
             if self.test is not None:
@@ -219,14 +237,38 @@ class Client:
             if request.upload:
                 with _timed(seconds, "predict"):
                     payload = self.make_upload(state, request)
+        spent = self._spend(state, request.round, release, payload) if request.train else {}
         with _timed(seconds, "save"):
             self.store.save(request.round, _to_stored(state))
-        spent = self.privacy_spent(state.stages) if request.train else {}
         known = {**tested, **spent}
         return Reply(self.id, request.round, payload, local_accuracy=local_accuracy, seconds=seconds, **known)
 
+    def _stage_release(self, stages: int) -> Release | None:
+        """What the last of so many private stages releases, where a ledger counts it; refused beyond the promise."""
+        if self.privacy is None or self.ledger is None:
+            return None
+        counted = self.ledger.count_rounds()
+        if stages - 1 > counted:
+            raise TrustmixError(
+                f"{self.ledger.name} counts {counted} rounds of this run, and the state {stages - 1}; restore the ledger"
+            )
+        release = self.privacy.release(stages, len(self.private), self.training, before=stages - 1)
+        self.ledger.validate_release(release)
+        return release
+
+    def _spend(
+        self, state: ModelState, round_: int, release: Release | None, payload: bytes | None
+    ) -> dict[str, float]:
+        """What the client has spent so far and in this round; a ledger records it before the state is saved."""
+        if self.ledger is None or release is None:
+            return self.privacy_spent(state.stages)
+        alone = compute_total_epsilon([release], self.ledger.delta)
+        spent = {"epsilon": self.ledger.epsilon_spent(release), "epsilon_round": alone}
+        self.ledger.record(round_, release, payload, spent)
+        return spent
+
     def privacy_spent(self, stages: int) -> dict[str, float]:
-        """What so many private stages, and the last of them alone, cost of the promised privacy, if there is any."""
+        """What so many private stages as planned, and the last alone, cost of the promised privacy, if there is any."""
         if self.privacy is None:
             return {}
         spent = partial(self.privacy.epsilon_spent, stages, len(self.private), self.training)

@@ -69,6 +69,7 @@ class ScaffoldClient(WeightClient):
     """A client with a control variate c_i, which lives in its optimiser's state and so in its store."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # plain SGD has no state of its own to reset, and c_i must stay
         self.training = ScaffoldTraining(**{**asdict(self.training), "keep_optimizer": True})
 

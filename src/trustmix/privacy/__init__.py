@@ -1,17 +1,21 @@
-"""Differential privacy: the budget of a client, DP-SGD, mechanisms for uploads, and the accountant."""
+"""Differential privacy: the budget of a client, its ledger, DP-SGD, mechanisms for uploads, and the accountant."""
 
-from trustmix.privacy.accountant import compute_epsilon, compute_noise_multiplier
+from trustmix.privacy.accountant import Release, compute_epsilon, compute_noise_multiplier, compute_total_epsilon
 from trustmix.privacy.budget import Mechanism, PrivacyBudget, TrainingSchedule
 from trustmix.privacy.dp_sgd import DPSGDParams, dp_gradients, poisson_batches, validate_dp_model
+from trustmix.privacy.ledger import PrivacyLedger
 from trustmix.privacy.mechanisms import gaussian_mechanism, project_to_simplex, select_confident_samples
 
 __all__ = [
     "DPSGDParams",
     "Mechanism",
     "PrivacyBudget",
+    "PrivacyLedger",
+    "Release",
     "TrainingSchedule",
     "compute_epsilon",
     "compute_noise_multiplier",
+    "compute_total_epsilon",
     "dp_gradients",
     "gaussian_mechanism",
     "poisson_batches",

@@ -7,7 +7,8 @@ above: about a tenth more than the exact value, at any size of noise.
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,6 +20,25 @@ PRECISION = 1e-3
 """The relative precision to which noise is found, on the safe side."""
 MAX_NOISE_MULTIPLIER = 1e4
 """The largest noise that is tried."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """Repeated releases of a noisy sum, in which a record has a norm of at most 1.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        The standard deviation of the Gaussian noise on the sum.
+    sample_rate : float
+        The probability with which a record is in a sum.
+    releases : int
+        How often a sum is released.
+    """
+
+    noise_multiplier: float
+    sample_rate: float
+    releases: int
 
 
 @lru_cache(maxsize=4096)
@@ -53,12 +73,42 @@ def compute_epsilon(noise_multiplier: float, releases: int, sample_rate: float, 
     >>> compute_epsilon(noise_multiplier=2.0, releases=20, sample_rate=0.1, delta=1e-5) < 2
     True
     """
-    if releases == 0:
+    return compute_total_epsilon([Release(noise_multiplier, sample_rate, releases)], delta)
+
+
+def compute_total_epsilon(releases: Sequence[Release], delta: float) -> float:
+    """Epsilon of different releases together: their Renyi divergences add up at every order.
+
+    Parameters
+    ----------
+    releases : sequence of Release
+        What was released of the same records.
+    delta : float
+        The delta at which epsilon is given.
+
+    Returns
+    -------
+    float
+        Epsilon; 0 without a release.
+
+    Raises
+    ------
+    TrustmixError
+        If Opacus is not installed.
+
+    Examples
+    --------
+    >>> one, other = Release(2.0, 1.0, releases=20), Release(2.0, 0.1, releases=20)
+    >>> 12.3 < compute_total_epsilon([one, other], delta=1e-5) < 12.3 + 2
+    True
+    """
+    present = tuple(release for release in releases if release.releases > 0)
+    if not present:
         return 0.0
     epsilon = _load_accountant()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it asks for finer orders at the ends, where the bound is good enough
-        return epsilon(noise_multiplier, releases, sample_rate, delta)
+        return epsilon(present, delta)
 
 
 @lru_cache(maxsize=256)
@@ -104,7 +154,7 @@ def compute_noise_multiplier(epsilon: float, releases: int, sample_rate: float, 
     return high
 
 
-def _load_accountant() -> Callable[[float, int, float, float], float]:
+def _load_accountant() -> Callable[[Sequence[Release], float], float]:
     """Import Opacus, which configures the root logger while it is imported, and undo that."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
@@ -117,8 +167,12 @@ def _load_accountant() -> Callable[[float, int, float, float], float]:
         root.handlers[:] = handlers
     analysis: Any = rdp
 
-    def epsilon(noise_multiplier: float, releases: int, sample_rate: float, delta: float) -> float:
-        each = analysis.compute_rdp(q=sample_rate, noise_multiplier=noise_multiplier, steps=releases, orders=ORDERS)
-        return float(analysis.get_privacy_spent(orders=ORDERS, rdp=each, delta=delta)[0])
+    def divergence(release: Release) -> Any:
+        noise, rate = release.noise_multiplier, release.sample_rate
+        return analysis.compute_rdp(q=rate, noise_multiplier=noise, steps=release.releases, orders=ORDERS)
+
+    def epsilon(releases: Sequence[Release], delta: float) -> float:
+        total = sum(map(divergence, releases[1:]), start=divergence(releases[0]))
+        return float(analysis.get_privacy_spent(orders=ORDERS, rdp=total, delta=delta)[0])
 
     return epsilon

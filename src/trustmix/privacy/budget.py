@@ -11,7 +11,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import torch
 
-from trustmix.privacy.accountant import compute_epsilon, compute_noise_multiplier
+from trustmix.privacy.accountant import Release, compute_epsilon, compute_noise_multiplier
 from trustmix.privacy.dp_sgd import DPSGDParams
 from trustmix.privacy.mechanisms import gaussian_mechanism
 from trustmix.seeds import secure_generator, torch_generator
@@ -97,6 +97,30 @@ class PrivacyBudget:
         rate, steps = min(1.0, schedule.batch / samples), _count_steps(self.rounds, samples, schedule)
         return DPSGDParams(self.clip, compute_noise_multiplier(self.epsilon, steps, rate, self.delta), rate)
 
+    def release(self, stages: int, samples: int, schedule: TrainingSchedule, *, before: int = 0) -> Release:
+        """What the private stages from `before` to `stages` release.
+
+        Parameters
+        ----------
+        stages : int
+            The number of private stages that the client has completed.
+        samples : int
+            The number of records of the client.
+        schedule : TrainingSchedule
+            How long the client trains.
+        before : int
+            The number of first stages that are left out.
+
+        Returns
+        -------
+        Release
+        """
+        params = self.dp_sgd_params(samples, schedule)
+        if params is None:
+            return Release(self._upload_noise, 1.0, stages - before)
+        steps = _count_steps(stages, samples, schedule) - _count_steps(before, samples, schedule)
+        return Release(params.noise_multiplier, params.sample_rate, steps)
+
     def epsilon_spent(self, stages: int, samples: int, schedule: TrainingSchedule, *, before: int = 0) -> float:
         """Epsilon of the private stages from `before` to `stages`.
 
@@ -116,11 +140,8 @@ class PrivacyBudget:
         float
             Epsilon at the delta of the budget.
         """
-        params = self.dp_sgd_params(samples, schedule)
-        if params is None:
-            return compute_epsilon(self._upload_noise, stages - before, 1.0, self.delta)
-        steps = _count_steps(stages, samples, schedule) - _count_steps(before, samples, schedule)
-        return compute_epsilon(params.noise_multiplier, steps, params.sample_rate, self.delta)
+        spent = self.release(stages, samples, schedule, before=before)
+        return compute_epsilon(spent.noise_multiplier, spent.releases, spent.sample_rate, self.delta)
 
     def add_noise(self, logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Add the noise of the mechanism `uploads` to predictions.
