@@ -232,3 +232,18 @@ def test_a_nodes_file_bounds_what_all_runs_together_may_spend(tmp_path: Path) ->
         build_node_client(write_node(tmp_path, OWN + "epsilon = 13\n"), run_info(), PUBLIC, tmp_path / "3")
     with pytest.raises(TrustmixError, match="epsilon"):
         write_node(tmp_path, OWN + "epsilon = 0\n")
+
+
+def test_under_a_promise_no_figure_of_a_nodes_own_test_records_leaves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    client = build_node_client(write_node(tmp_path, OWN), private_run(), PUBLIC, tmp_path / "states")
+    assert client.test is not None
+    replies = [client.step(Request(number)) for number in (1, 2)]
+    for reply in [*replies, client.step(Request(3, train=False))]:
+        assert (reply.accuracy, reply.local_accuracy, reply.nll, reply.ece) == (None, None, None, None)
+    assert "accuracy after round 1" in caplog.text
+    (tmp_path / "other").mkdir()
+    open_ = build_node_client(write_node(tmp_path / "other", OWN), run_info(), PUBLIC, tmp_path / "open")
+    assert open_.step(Request(1)).local_accuracy is not None

@@ -118,7 +118,7 @@ def test_a_ledger_that_is_damaged_or_missing_never_counts_as_empty(tmp_path: Pat
         with pytest.raises(StorageError, match=r"ledger\.json"):
             client.step(Request(2))
     file.unlink()
-    with pytest.raises(TrustmixError, match="counts 0 rounds of this run, and the state 1"):
+    with pytest.raises(TrustmixError, match="counts 0 rounds of the run, and the state 1"):
         make_client(tmp_path, rounds=3).step(Request(2))
 
 

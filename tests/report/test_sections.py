@@ -1,11 +1,15 @@
 """The figures of a report: their numbers, and which of them there are."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trustmix import Recipe
+from trustmix.federation import History
+from trustmix.report import write_report
 from trustmix.report.charts import Chart, Heatmap, TaskFigure
 from trustmix.report.load import load_study
 from trustmix.report.sections import build_sections
@@ -78,3 +82,16 @@ def test_the_sizes_of_both_sets_make_a_heat_map(tmp_path: Path, sweep_directory:
 def test_a_section_without_data_is_left_out(tmp_path: Path, run_directory: Write) -> None:
     run_directory(tmp_path / "run", [*QUICK, "rule=alone"])
     assert [section.key for section in build_sections(load_study([tmp_path / "run"]))] == ["rounds", "calibration"]
+
+
+def test_a_run_whose_clients_send_no_accuracy_has_a_report_without_any(tmp_path: Path, run_directory: Write) -> None:
+    record = run_directory(tmp_path / "run", QUICK)
+    withheld = {"accuracy_mean": None, "local_accuracy_mean": None, "nll_mean": None, "ece_mean": None}
+    lines = [replace(line, accuracy={}, local_accuracy={}, **withheld) for line in record.rounds()]
+    (record.path / "rounds.jsonl").write_text("".join(line.to_json() + "\n" for line in lines))
+    record.finish(History(lines), Recipe.load("demo").method)
+    study = load_study([record.path])
+    assert {"accuracy_mean", "local_accuracy_mean", "nll_mean"}.isdisjoint(figures(study))
+    page = write_report(study, tmp_path / "report.html").read_text("utf-8")
+    assert "None" not in page
+    assert "nan" not in page.split("<main")[1].split("</main")[0].casefold()

@@ -385,6 +385,7 @@ def _build_own_client(node: NodeConfig, recipe: Recipe, run_info: RunInfo, publi
     client = build_client(recipe, node.id, model, share, public, own.test, folder, simulated=False, kind=kind)
     validate_privacy(recipe, own.train.inputs, [client])
     _open_ledger(node, run_info.run, client)
+    client.share_figures = client.privacy is None  # test records are as private as the others
     return client
 
 

@@ -4,6 +4,7 @@ In one exchange it distils from the last teacher, evaluates, trains on its priva
 its density on calibration data and answers. If the step fails, the client is as it was before.
 """
 
+import logging
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
@@ -33,6 +34,8 @@ from trustmix.privacy import (
 )
 from trustmix.seeds import torch_generator
 from trustmix.wire import UPLOAD_ENCODERS, LabelSet
+
+log = logging.getLogger(__name__)
 
 LabelSharing: TypeAlias = Literal["none", "set", "counts"]
 
@@ -101,6 +104,8 @@ class Client:
     """The differential privacy of the uploads, if there is any."""
     ledger: PrivacyLedger | None = None
     """What was spent of the privacy of these data; by default one in memory, and none where noise is simulated."""
+    share_figures: bool = True
+    """Send accuracy, NLL and ECE on the test set; otherwise they are logged, as where a promise covers that set too."""
     keep: bool = True
     """Keep the model in memory between rounds; otherwise it lives in the store alone."""
     _live: ModelState | None = field(default=None, init=False, repr=False)
@@ -240,6 +245,9 @@ class Client:
         spent = self._spend(state, request.round, release, payload) if request.train else {}
         with _timed(seconds, "save"):
             self.store.save(request.round, _to_stored(state))
+        if not self.share_figures:
+            _log_figures(request.round, tested.get("accuracy"), local_accuracy)
+            tested, local_accuracy = {}, None
         known = {**tested, **spent}
         return Reply(self.id, request.round, payload, local_accuracy=local_accuracy, seconds=seconds, **known)
 
@@ -250,7 +258,7 @@ class Client:
         counted = self.ledger.count_rounds()
         if stages - 1 > counted:
             raise TrustmixError(
-                f"{self.ledger.name} counts {counted} rounds of this run, and the state {stages - 1}; restore the ledger"
+                f"{self.ledger.name} counts {counted} rounds of the run, and the state {stages - 1}; restore the ledger"
             )
         release = self.privacy.release(stages, len(self.private), self.training, before=stages - 1)
         self.ledger.validate_release(release)
@@ -391,6 +399,14 @@ class Client:
 def calibration_generator(seed: int, client: str, round_: int) -> torch.Generator:
     """The generator of a client's augmented calibration images of a round."""
     return torch_generator(seed, "calibration", client, round_)
+
+
+def _log_figures(round_: int, overall: float | None, local: float | None) -> None:
+    """Log figures of the test set that are not sent."""
+    if overall is not None:
+        log.info("accuracy after round %d: %.1f %%, not sent", round_ - 1, 100 * overall)
+    if local is not None:
+        log.info("accuracy on own classes in round %d: %.1f %%, not sent", round_, 100 * local)
 
 
 def _to_stored(state: ModelState) -> State:
