@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import pytest
 from safetensors.torch import load_file
 
 import trustmix as tm
-from trustmix import Recipe, TrustmixError, storage
+from trustmix import Recipe, StorageError, TrustmixError, storage
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import ProgressCallback, ProgressEvent
+from trustmix.report.load import load_study
 
 SMALL = ["clients=6", "rounds=5", "split.samples_per_client=40", "public.samples=60", "train.public_epochs=1"]
 COMMAND = [sys.executable, "-m", "trustmix.cli", "run", "demo", *(part for s in SMALL for part in ("--set", s))]
@@ -344,3 +346,124 @@ def test_a_run_in_worker_processes_leaves_no_temporary_folder(tmp_path: Path, mo
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     tm.run(small("engine.mode=processes", "rounds=1"))
     assert list(tmp_path.glob("trustmix-*")) == []
+
+
+class StopError(Exception):
+    """Ends a run on purpose."""
+
+
+def stop_in_round(number: int) -> ProgressCallback:
+    def stop(moment: ProgressEvent) -> None:
+        if moment.round == number and moment.stage == "clients":
+            raise StopError
+
+    return ProgressCallback(stop)
+
+
+def write_arrays(file: Path, **changes: Any) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 5)).astype(np.float32), np.arange(200) % 4
+    arrays: dict[str, Any] = {"x_train": x, "y_train": y, "x_test": x[:40], "y_test": y[:40], "x_public": x[:50] + 1}
+    np.savez(file, **arrays | {name: change(arrays[name]) for name, change in changes.items()})
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A run of three clients and five rounds on arrays of its own, with a student, stopped in round 4."""
+    write_arrays(tmp_path / "mine.npz")
+    with pytest.raises(StopError):
+        tm.run(own_arrays(tmp_path), out=tmp_path / "run", callbacks=[stop_in_round(4)])
+    return tmp_path / "run"
+
+
+def own_arrays(folder: Path) -> Recipe:
+    fields = {
+        "data": {"name": "npz", "path": str(folder / "mine.npz")},
+        "clients": 3,
+        "rounds": 5,
+        "student": {"name": "mlp"},
+    }
+    more = {"split": {"samples_per_client": 20}, "public": {"samples": 30}, "student": {"name": "mlp"}}
+    return Recipe.load({**fields, **more})
+
+
+@pytest.mark.parametrize(
+    ("array", "change", "named"),
+    [
+        ("x_train", lambda x: x + 1, "private"),
+        ("y_train", lambda y: (y + 1) % 4, "private"),
+        ("x_test", lambda x: x + 1, "test"),
+        ("y_test", lambda y: (y + 1) % 4, "test"),
+        ("x_public", lambda x: x + 1, "public"),
+    ],
+)
+def test_a_run_is_not_resumed_with_other_data(stopped: Path, array: str, change: Any, named: str) -> None:
+    write_arrays(stopped.parent / "mine.npz", **{array: change})
+    before = numbers(stopped)
+    with pytest.raises(TrustmixError, match=f"was begun with other {named} data"):
+        tm.run(own_arrays(stopped.parent), out=stopped, resume=True)
+    assert numbers(stopped) == before
+    write_arrays(stopped.parent / "mine.npz")
+    assert len(tm.run(own_arrays(stopped.parent), out=stopped, resume=True).rounds) == 5
+
+
+@pytest.mark.parametrize("client", ["1", "student"])
+def test_a_run_is_not_resumed_without_the_states_of_its_clients(stopped: Path, client: str) -> None:
+    for file in (stopped / "checkpoint" / "clients" / client).glob("*.safetensors"):
+        file.unlink()
+    with pytest.raises(StorageError, match=f"clients/{client} lacks the state of round"):
+        tm.run(own_arrays(stopped.parent), out=stopped, resume=True)
+
+
+def test_a_run_is_not_resumed_with_the_states_of_other_clients_or_rounds(stopped: Path) -> None:
+    states = stopped / "checkpoint" / "clients"
+    for other in (states / "2" / "000003.safetensors", states / "1" / "000002.safetensors"):
+        original = (states / "1" / "000003.safetensors").read_bytes()
+        (states / "1" / "000003.safetensors").write_bytes(other.read_bytes())
+        with pytest.raises(StorageError, match=r"state of (client 2|round 2)"):
+            tm.run(own_arrays(stopped.parent), out=stopped, resume=True)
+        (states / "1" / "000003.safetensors").write_bytes(original)
+
+
+def test_stray_files_among_the_states_of_clients_are_left_alone(stopped: Path) -> None:
+    folder = stopped / "checkpoint" / "clients" / "1"
+    for name in (
+        "notes.safetensors",
+        "-1.safetensors",
+        "1e3.safetensors",
+        "\u0663.safetensors",
+        "000003.safetensors.bak",
+    ):
+        (folder / name).write_bytes(b"")
+    assert len(tm.run(own_arrays(stopped.parent), out=stopped, resume=True).rounds) == 5
+    assert (folder / "notes.safetensors").exists()
+
+
+@pytest.mark.parametrize("left", [[], [1], [2], [2, 1], [1, 1]])
+def test_a_run_is_not_resumed_with_missing_lines(stopped: Path, left: list[int]) -> None:
+    file = stopped / "rounds.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[number - 1] for number in left))
+    with pytest.raises(StorageError, match=r"rounds\.jsonl(, line \d is of round \d| ends with round \d)"):
+        tm.run(own_arrays(stopped.parent), out=stopped, resume=True)
+    assert len(file.read_text().splitlines()) == len(left)
+
+
+def test_a_run_is_not_resumed_from_a_checkpoint_that_is_lost_or_older_than_its_record(stopped: Path) -> None:
+    manifest = stopped / "checkpoint" / "server.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"exchange": 3', '"exchange": 1'))
+    with pytest.raises(StorageError, match="has 2 rounds, and the checkpoint is of exchange 1"):
+        tm.run(own_arrays(stopped.parent), out=stopped, resume=True)
+    manifest.unlink()
+    with pytest.raises(StorageError, match="has 2 rounds, and the checkpoint is of exchange 0"):
+        tm.run(own_arrays(stopped.parent), out=stopped, resume=True)
+
+
+def test_a_finished_run_with_missing_lines_is_refused(undisturbed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(undisturbed, tmp_path / "run"))
+    file = folder / "rounds.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
+    for read in (lambda: tm.run(small(), out=folder, resume=True), lambda: load_study([folder])):
+        with pytest.raises(StorageError, match="ends with round 3, and the run has 5"):
+            read()

@@ -180,7 +180,7 @@ def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None) -> H
     History
     """
     recipe, directory = setup.recipe, setup.run_directory
-    with directory.begin(recipe, overwrite=False):
+    with directory.begin(recipe, overwrite=False, data={"public": setup.public.fingerprint}):
         folder = directory.path / "checkpoint"
         (folder / "clients").mkdir(parents=True, exist_ok=True)
         flower = _flower_engine(setup, grid, folder, nodes or recipe.clients)

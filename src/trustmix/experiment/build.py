@@ -3,6 +3,7 @@
 Recipe, data and models are checked together here, before the first epoch.
 """
 
+import hashlib
 import logging
 import shutil
 import tempfile
@@ -42,6 +43,7 @@ from trustmix.federation import (
     Training,
 )
 from trustmix.federation.method import CLIENTS
+from trustmix.federation.public_set import fingerprint_samples
 from trustmix.federation.training import token_lengths
 from trustmix.models import ModelFactory, WithFeatures, validate_model
 from trustmix.privacy import PrivacyBudget, validate_dp_model
@@ -83,6 +85,13 @@ class Experiment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the private data of all clients, the test set and the public set, by name."""
+        context, test = self.federation.context, self.clients[0].test
+        private = hashlib.sha256(" ".join(client.data_fingerprint for client in self.clients).encode())
+        found = {"private": private.hexdigest()[:16], "public": context.public.fingerprint}
+        return found | ({} if test is None else {"test": fingerprint_samples(test)})
 
     def close(self) -> None:
         """End the workers and remove the temporary folder."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trustmix.callbacks import MLflow, TensorBoard
 from trustmix.data.inference import InputSpec
-from trustmix.errors import TrustmixError
+from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.build import Experiment, build_federation, model_factories
 from trustmix.experiment.data import load_data, split_data
 from trustmix.experiment.recipe import Recipe
@@ -75,13 +75,30 @@ def _run_and_record(
 ) -> History:
     """Run all rounds and write them to the run directory, then the models and the summary."""
     recipe = experiment.recipe
-    with record.begin(recipe, overwrite=overwrite), running(callbacks, record.rounds()):
+    with (
+        record.begin(recipe, overwrite=overwrite, data=experiment.fingerprints()),
+        running(callbacks, record.rounds()),
+    ):
+        _validate_states(experiment, record)
         for line in experiment.federation.iter_rounds(recipe.rounds, checkpoint=record.checkpoint):
             record.append(line)
         history = History(record.rounds())
         save_models(record.path, recipe, InputSpec.from_dataset(experiment.data), len(history.rounds))
         record.finish(history, recipe.method)
     return history
+
+
+def _validate_states(experiment: Experiment, record: RunDirectory) -> None:
+    """Refuse to resume without the states that the clients had at the last commit."""
+    state = record.checkpoint.load()
+    student = experiment.federation.context.student
+    for client in [*experiment.clients, *([student] if student else [])]:
+        needed = state.states.get(client.id, 0)
+        if (client.store.newest_before(max(state.exchange, needed) + 1) or 0) < needed:
+            folder = record.path / "checkpoint" / "clients" / client.id
+            raise StorageError(
+                f"{folder} lacks the state of round {needed}; restore it, or start anew with --overwrite."
+            )
 
 
 def _require_directory(recipe: Recipe, *, resume: bool, overwrite: bool) -> None:

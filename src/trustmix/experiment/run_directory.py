@@ -7,7 +7,7 @@ stopped run is resumed. Files are written atomically; `.lock` keeps a second pro
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,9 @@ from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.toml_settings import toml_value
 from trustmix.federation import Checkpoint, History, Method, Round
 from trustmix.federation.history import SUMMARY_FORMAT
+
+DATA_FORMAT = 1
+"""The version of checkpoint/data.json."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class RunDirectory:
         return recipe
 
     @contextmanager
-    def begin(self, recipe: Recipe, *, overwrite: bool) -> Iterator[None]:
+    def begin(self, recipe: Recipe, *, overwrite: bool, data: Mapping[str, str] | None = None) -> Iterator[None]:
         """Prepare the directory for a new run, or for resuming from the last commit, and lock it for the context.
 
         Parameters
@@ -93,19 +96,51 @@ class RunDirectory:
             The recipe to run.
         overwrite : bool
             Whether to remove a run that is here.
+        data : mapping of str to str, optional
+            Fingerprints of the data by name; a run that is resumed must have the same.
 
         Raises
         ------
         TrustmixError
-            As `check`, and if another process runs here.
+            As `check`, and if another process runs here, the data are others, or lines of rounds.jsonl are missing.
         """
         with storage.lock_directory(self.path):
             self.check(recipe, resume=not overwrite, overwrite=overwrite)  # again, now that no other process can write
             if overwrite:
                 self._remove_run()
+            exchange = self.checkpoint.load().exchange
+            self._validate_rounds(exchange)
+            self._validate_data(data or {})
             storage.write_bytes(self.path / "recipe.toml", recipe.resolved_toml().encode())
-            self._drop_rounds_after(self.checkpoint.load().exchange - 1)
+            storage.write_json(self._data_file, {"format": DATA_FORMAT, **(data or {})})
+            self._drop_rounds_after(exchange - 1)
             yield
+
+    @property
+    def _data_file(self) -> Path:
+        return self.path / "checkpoint" / "data.json"
+
+    def _validate_data(self, data: Mapping[str, str]) -> None:
+        """Refuse data with other fingerprints than those that the run began with."""
+        if not self._data_file.exists():
+            return
+        begun = storage.validate_record(storage.read_json(self._data_file), DATA_FORMAT, str(self._data_file))
+        for name in (name for name, found in data.items() if begun.get(name, found) != found):
+            raise TrustmixError(f"{self.path} was begun with other {name} data; resume with the same data.")
+
+    def _validate_rounds(self, exchange: int) -> None:
+        """Refuse a record that is not that of the checkpoint: an exchange completes the round before it."""
+        found = len(self.rounds())
+        if found < exchange - 1:
+            raise StorageError(
+                f"{self.path / 'rounds.jsonl'} ends with round {found}, and the checkpoint is of exchange {exchange}; "
+                "lines are missing: restore them, or start anew with --overwrite."
+            )
+        if found > exchange:
+            raise StorageError(
+                f"{self.path / 'rounds.jsonl'} has {found} rounds, and the checkpoint is of exchange {exchange}; it is "
+                "lost or older: restore it, or start anew with --overwrite."
+            )
 
     def _remove_run(self) -> None:
         records = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "report.html")
@@ -136,10 +171,16 @@ class RunDirectory:
         Raises
         ------
         StorageError
-            If a line is no round or is of a newer format.
+            If a line is missing, is no round or is of a newer format.
         """
         file = self.path / "rounds.jsonl"
-        return [Round.from_json(line, f"{file}, line {number}") for number, line in enumerate(self._lines(), 1)]
+        found = [Round.from_json(line, f"{file}, line {number}") for number, line in enumerate(self._lines(), 1)]
+        for number, line in enumerate(found, 1):
+            if line.round != number:
+                raise StorageError(f"{file}, line {number} is of round {line.round}; round {number} belongs there.")
+        if self.finished and (rounds := self.summary().get("rounds", len(found))) != len(found):
+            raise StorageError(f"{file} ends with round {len(found)}, and the run has {rounds}; restore the lines.")
+        return found
 
     def append(self, line: Round) -> None:
         """Append a round to rounds.jsonl.

@@ -6,10 +6,10 @@ its density on calibration data and answers. If the step fails, the client is as
 
 import logging
 import time
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -18,9 +18,9 @@ from torch import nn
 from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
 from trustmix.density import RATIO, PrecomputedScores, percentile_ranks
-from trustmix.errors import TrustmixError
+from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation.messages import Reply, Request
-from trustmix.federation.public_set import Public
+from trustmix.federation.public_set import Public, fingerprint_samples
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.state import MemoryStore, State, Store
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
@@ -159,6 +159,11 @@ class Client:
         found: Hashable = getattr(self.model, "architecture", self.model)
         return found
 
+    @cached_property
+    def data_fingerprint(self) -> str:
+        """A hash of the private and the calibration samples."""
+        return fingerprint_samples(self.private, self.calibration)
+
     @property
     def dp_sgd_params(self) -> DPSGDParams | None:
         """The noise of private training, if it is differentially private."""
@@ -244,7 +249,8 @@ class Client:
                     payload = self.make_upload(state, request)
         spent = self._spend(state, request.round, release, payload) if request.train else {}
         with _timed(seconds, "save"):
-            self.store.save(request.round, _to_stored(state))
+            tensors, facts = _to_stored(state)
+            self.store.save(request.round, (tensors, {**facts, "client": self.id, "data": self.data_fingerprint}))
         if not self.share_figures:
             _log_figures(request.round, tested.get("accuracy"), local_accuracy)
             tested, local_accuracy = {}, None
@@ -297,8 +303,19 @@ class Client:
             self._live = ModelState(model, self.training.make_optimizer(model.parameters()))
             stored = self.store.load_before(round_)
             if stored is not None:
+                self._validate_owner(stored[1])
                 _restore(self._live, stored)
         return self._live
+
+    def _validate_owner(self, facts: Mapping[str, object]) -> None:
+        """Raise if a state is of another client, or of a model that was trained on other data."""
+        if facts.get("client", self.id) != self.id:
+            raise StorageError(f"Client {self.id} has the state of client {facts['client']}; restore its own.")
+        if facts.get("data", self.data_fingerprint) != self.data_fingerprint:
+            raise StorageError(
+                f"The state of client {self.id} is of a model that was trained on other data; restore the data, or "
+                "remove the state to begin anew."
+            )
 
     def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
         """Take in what the server sent: the job of learning it, or None where that needs no training."""

@@ -1,9 +1,11 @@
 """The public set as clients and server see it: inputs without labels, and the messages about them."""
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
 
+from trustmix.data import Labelled
 from trustmix.errors import TrustmixError
 from trustmix.wire import MessageHeader, decode_teacher, fingerprint
 
@@ -38,3 +40,24 @@ class Public:
     def teacher(self, message: bytes, round_: int) -> torch.Tensor:
         """The teacher (N, C) of that round, from the server's message."""
         return decode_teacher(message, self.header("server", round_))
+
+
+def fingerprint_samples(*parts: Labelled) -> str:
+    """A short hash of samples and their labels.
+
+    Parameters
+    ----------
+    *parts
+        Samples; their order counts.
+
+    Returns
+    -------
+    str
+        16 hexadecimal digits.
+
+    >>> samples = Labelled(torch.zeros(2, 3), torch.tensor([0, 1]))
+    >>> fingerprint_samples(samples) == fingerprint_samples(samples[torch.tensor([1, 0])])
+    False
+    """
+    hashes = [fingerprint(tensor) for part in parts for tensor in (part.inputs, part.labels)]
+    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]

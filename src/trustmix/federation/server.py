@@ -186,9 +186,16 @@ class Federation:
                 for callback in self.callbacks:
                     callback.on_round_end(line)
             message, pending = (None, None) if closing else self._close_round(number, result)
-            state = ServerState(number, message, pending, self.algorithm.state_dict())
+            states = state.states | self._newest_states(number, result)
+            state = ServerState(number, message, pending, self.algorithm.state_dict(), states)
             if checkpoint:
                 checkpoint.commit(state)
+
+    def _newest_states(self, number: int, result: RoundReplies) -> dict[str, int]:
+        """The rounds of the states that an exchange has left; a student that learns is one round ahead."""
+        student = self.context.student
+        ahead = None if student is None else student.store.newest_before(number + 2)
+        return dict.fromkeys(result.replies, number) | ({} if student is None or ahead is None else {student.id: ahead})
 
     def _check_architecture(self, clients: Sequence[Client]) -> None:
         if len({client.architecture for client in clients}) > 1:

@@ -6,6 +6,7 @@ client's newest state older than r: if the server repeats round r, the client re
 enough, since round r + 1 is requested only after round r was committed.
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -36,6 +37,8 @@ class ServerState:
     """The fields of the round that the next exchange completes."""
     memory: StateDict = field(default_factory=dict)
     """The state that the method keeps over rounds."""
+    states: dict[str, int] = field(default_factory=dict)
+    """By client: the round of the newest state that it must have."""
 
 
 class Checkpoint:
@@ -71,7 +74,8 @@ class Checkpoint:
             pending = fields["pending"] and storage.select_fields(Round, fields["pending"])
             teacher = storage.read_bytes(self.folder / fields["teacher"]) if fields["teacher"] else None
             memory = storage.read_tensors(self.folder / fields["memory"])[0] if fields["memory"] else {}
-            return ServerState(int(fields["exchange"]), teacher, pending, memory)
+            states = {str(client): int(number) for client, number in fields.get("states", {}).items()}
+            return ServerState(int(fields["exchange"]), teacher, pending, memory, states)
         except (KeyError, TypeError, AttributeError) as error:
             raise StorageError(f"{manifest} is not a checkpoint of trustmix ({error}).") from error
 
@@ -96,6 +100,7 @@ class Checkpoint:
             memory = f"memory-{state.exchange:06d}.safetensors"
             storage.write_tensors(self.folder / memory, state.memory)
         fields = {"exchange": state.exchange, "teacher": teacher, "pending": state.pending, "memory": memory}
+        fields["states"] = state.states
         storage.write_json(self.folder / "server.json", {"format": SERVER_FORMAT, **fields})
         for old in [*self.folder.glob("teacher-*.message"), *self.folder.glob("memory-*.safetensors")]:
             if old.name not in (teacher, memory):
@@ -104,6 +109,9 @@ class Checkpoint:
 
 class Store(Protocol):
     """The states of one client by round."""
+
+    def newest_before(self, round_: int) -> int | None:
+        """The round of the newest state older than a round; None if there is none."""
 
     def load_before(self, round_: int) -> State | None:
         """The newest state older than a round; None if there is none."""
@@ -118,10 +126,14 @@ class MemoryStore:
     def __init__(self) -> None:
         self._states: dict[int, State] = {}
 
+    def newest_before(self, round_: int) -> int | None:
+        """The round of the newest state older than a round; None if there is none."""
+        return max((r for r in self._states if r < round_), default=None)
+
     def load_before(self, round_: int) -> State | None:
         """The newest state older than a round; None if there is none."""
-        older = [r for r in self._states if r < round_]
-        return self._states[max(older)] if older else None
+        newest = self.newest_before(round_)
+        return None if newest is None else self._states[newest]
 
     def save(self, round_: int, state: State) -> None:
         """Save a copy of the state after a round; states of later rounds are removed."""
@@ -143,19 +155,31 @@ class DiskStore:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
 
+    def newest_before(self, round_: int) -> int | None:
+        """The round of the newest state older than a round; None if there is none."""
+        return max((r for r in self._rounds() if r < round_), default=None)
+
     def load_before(self, round_: int) -> State | None:
         """The newest state older than a round; None if there is none."""
-        older = [r for r in self._rounds() if r < round_]
-        return storage.read_tensors(self._file(older[-1])) if older else None
+        newest = self.newest_before(round_)
+        if newest is None:
+            return None
+        tensors, facts = storage.read_tensors(self._file(newest))
+        found = facts.pop("round", newest)
+        if found != newest:
+            raise StorageError(f"{self._file(newest)} holds the state of round {found!r}; restore that of its name.")
+        return tensors, facts
 
     def save(self, round_: int, state: State) -> None:
         """Save the state after a round; states of later rounds are removed."""
-        storage.write_tensors(self._file(round_), *state)
+        tensors, facts = state
+        storage.write_tensors(self._file(round_), tensors, {**facts, "round": round_})
         for stale in _stale(self._rounds(), round_):
             self._file(stale).unlink(missing_ok=True)
 
     def _rounds(self) -> list[int]:
-        return sorted(int(file.stem) for file in self.folder.glob("*.safetensors"))
+        names = (file.stem for file in self.folder.glob("*.safetensors"))
+        return sorted(int(name) for name in names if re.fullmatch("[0-9]{6,9}", name))
 
     def _file(self, round_: int) -> Path:
         return self.folder / f"{round_:06d}.safetensors"
