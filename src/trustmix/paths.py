@@ -14,6 +14,30 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "trustmix"
 
 
+def expand_user(name: str | Path) -> Path:
+    """Replace ~ by the user's home directory.
+
+    Parameters
+    ----------
+    name
+        A path.
+
+    Returns
+    -------
+    Path
+        The path; ~user of a user that the system does not know stays as it is.
+
+    Examples
+    --------
+    >>> expand_user("~no-such-user/data").as_posix()
+    '~no-such-user/data'
+    """
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 def search_paths(name: str | Path, *, here: bool = True) -> list[Path]:
     """List the paths at which a name is searched, in this order.
 
@@ -34,11 +58,7 @@ def search_paths(name: str | Path, *, here: bool = True) -> list[Path]:
     >>> [path.as_posix() for path in search_paths("/data/cifar10")]
     ['/data/cifar10']
     """
-    path = Path(name)
-    try:
-        path = path.expanduser()
-    except RuntimeError:
-        return [path]  # ~user of a user that the system does not know
+    path = expand_user(name)
     if path.is_absolute():
         return [path]
     base = os.environ.get("TRUSTMIX_DATA")

@@ -12,12 +12,14 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import safetensors.torch
 import torch
 from filelock import FileLock, Timeout
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from trustmix.errors import StorageError, TrustmixError
 
@@ -113,7 +115,8 @@ def write_bytes(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:  # never through a link that has this name
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -149,10 +152,12 @@ def read_bytes(path: Path) -> bytes:
     StorageError
         If the file cannot be read.
     """
+    if path.exists() and not path.is_file():
+        raise StorageError(f"Could not read {path}: it is no regular file.")  # a pipe may have no end
     try:
         return path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"Could not read {path}: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise StorageError(f"Could not read {path}: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -216,7 +221,7 @@ def parse_json(text: str | bytes, source: str) -> Any:
     """
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"{source} is not valid JSON ({error}).") from error
 
 
@@ -341,6 +346,60 @@ def select_fields(kind: type["DataclassInstance"], found: Mapping[str, Any]) -> 
     return {name: value for name, value in found.items() if name in known}
 
 
+def validate_types(types: Mapping[str, Any], found: Mapping[str, Any], source: str) -> None:
+    """Check the types of the values of a record; numbers must be finite, integers of at most 64 bits.
+
+    Parameters
+    ----------
+    types
+        The type of each field by name, such as the type hints of a dataclass.
+    found
+        Values by name; fields without a value or without a type are not checked.
+    source
+        The name of the record in an error message.
+
+    Raises
+    ------
+    StorageError
+        If a value is of another type.
+
+    Examples
+    --------
+    >>> validate_types({"round": int}, {"round": "three"}, "rounds.jsonl")
+    Traceback (most recent call last):
+    ...
+    trustmix.errors.StorageError: rounds.jsonl: round is "three" (input should be a valid integer).
+    """
+    for name, value in found.items():
+        if name in types:
+            try:
+                _type_adapter(types[name]).validate_python(value)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                shown = json.dumps(first["input"], default=str)[:60] if _is_printable(first["input"]) else "too large"
+                reason = first["msg"][0].lower() + first["msg"][1:]
+                raise StorageError(f"{source}: {name} is {shown} ({reason}).") from error
+
+
+def _is_printable(value: object) -> bool:
+    """Whether Python writes the value: integers of thousands of digits it does not."""
+    return not isinstance(value, int) or abs(value) < 2**64
+
+
+@lru_cache(maxsize=256)
+def _type_adapter(kind: Any) -> TypeAdapter[Any]:
+    config = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    return TypeAdapter(_bound_integers(kind), config=config)
+
+
+def _bound_integers(kind: Any) -> Any:
+    """The type with integers of at most 64 bits, in containers too."""
+    if kind is int:
+        return Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    origin, parts = get_origin(kind), get_args(kind)
+    return origin[tuple(map(_bound_integers, parts))] if origin in (dict, list) and parts else kind
+
+
 def parse_record(kind: type[RecordT], record: object, supported: int, source: str) -> RecordT:
     """Build a dataclass from a record of it; fields that the dataclass does not have are ignored.
 
@@ -359,9 +418,10 @@ def parse_record(kind: type[RecordT], record: object, supported: int, source: st
     Raises
     ------
     StorageError
-        If the record is not an object, is of another version, or lacks a field.
+        If the record is not an object, is of another version, lacks a field or has one of another type.
     """
     found = select_fields(kind, validate_record(record, supported, source))
+    validate_types(get_type_hints(kind), found, source)
     required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     missing = [name for name in required if name not in found]
     if missing:

@@ -132,7 +132,7 @@ def test_bad_arrays_are_refused_with_what_and_where(changes: dict[str, Any], sen
         ({}, "names no data"),
         ({"name": "npz"}, "needs data.path"),
         ({"name": "digits", "path": "x"}, "is built in"),
-        ({"name": "npz", "path": "~nobody-of-this-name/x.npz"}, "could not be read"),
+        ({"name": "npz", "path": "~nobody-of-this-name/x.npz"}, "there is nothing there"),
         ({"name": "shared", "path": "x.csv"}, "needs data.classes"),
         ({"name": "npz", "path": "/nowhere/x.npz"}, "data.path is /nowhere/x.npz, and there is nothing there"),
         ({"name": "table", "path": "/nowhere/x.csv"}, "data.path is /nowhere/x.csv, and there is nothing there"),

@@ -31,6 +31,9 @@ app = typer.Typer(
 
 P = ParamSpec("P")
 
+MAX_ERROR = 1000
+"""Characters of an error that are printed."""
+
 HINTS = {
     "run_command": " The same command with --resume goes on from the last finished round.",
     "sweep_command": " The same command goes on where it stopped.",
@@ -59,13 +62,33 @@ def handle_errors(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except TrustmixError as error:
-            typer.echo(f"Error: {' '.join(str(error).split())}", err=True)  # what it quotes may have lines of its own
+            typer.echo(f"Error: {_shorten(' '.join(str(error).split()))}", err=True)  # it may quote lines
+            raise typer.Exit(2) from error
+        except (
+            OSError,
+            MemoryError,
+        ) as error:  # a name that is too long, no permission, a device that fails, no memory
+            typer.echo(f"Error: {_describe(error)}", err=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as stop:
             typer.echo(f"Stopped.{HINTS.get(command.__name__, '')}", err=True)
             raise typer.Exit(130) from stop
 
     return wrapped
+
+
+def _shorten(text: str) -> str:
+    """A text that may quote names of any length, and bytes that are no UTF-8."""
+    printable = text.encode("utf-8", "backslashreplace").decode()
+    return printable if len(printable) <= MAX_ERROR else f"{printable[:MAX_ERROR]} ..."
+
+
+def _describe(error: OSError | MemoryError) -> str:
+    """An error of the operating system as one sentence."""
+    if isinstance(error, MemoryError):
+        return "There is not enough memory for this."
+    reason = error.strerror or str(error)
+    return _shorten(f"{error.filename}: {reason}." if error.filename else f"{reason}.")
 
 
 RecipeName = Annotated[str, typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.")]

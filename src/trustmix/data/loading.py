@@ -16,8 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 from trustmix.data.dataset import Dataset, Labelled, validate_dataset
 from trustmix.data.hub import resolve_user_path
 from trustmix.data.labels import build_dataset
+from trustmix.data.unpacking import validate_archive
 from trustmix.errors import TrustmixError
 from trustmix.imports import import_object
+from trustmix.paths import expand_user
 from trustmix.registry import Registry, did_you_mean
 
 DatasetReader: TypeAlias = Callable[..., Dataset]
@@ -64,7 +66,7 @@ def load(
     read = DATASETS.get(name)
     options = _validate_options(name, read, options)
     try:
-        data = read(Path(path).expanduser() if path is not None else None, **options)
+        data = read(expand_user(path) if path is not None else None, **options)
     except TrustmixError:
         raise
     except Exception as error:  # a file that is not what it seems to be makes its reader raise anything
@@ -167,12 +169,17 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     >>> read_npz(file)["x"].shape
     (2, 3)
     """
+    validate_archive(path)
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
+            arrays = {key: archive[key] for key in archive.files}
     except Exception as error:  # a damaged archive may raise anything
         reason = "it is none, or holds Python objects" if "pickle" in str(error) else error
         raise TrustmixError(f"{path} could not be read as an npz file of plain arrays ({reason}).") from error
+    other = [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]
+    if other:
+        raise TrustmixError(f"{path} is no npz file of plain arrays: {other[0][:80]!a} is no array.")
+    return arrays
 
 
 def from_arrays(name: str, arrays: Mapping[str, object]) -> Dataset:

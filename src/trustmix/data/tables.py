@@ -4,21 +4,18 @@ A column that is not there is an error that names those that are. Rows are count
 file and without blank lines.
 """
 
-import bz2
 import csv
-import gzip
 import io
 import json
-import lzma
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trustmix.data.unpacking import COMPRESSED, read_unpacked, require_file
 from trustmix.errors import TrustmixError
 from trustmix.imports import require_extra
 
-COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 TABLE_FORMATS = (".csv", ".jsonl", ".parquet")
 
 
@@ -168,11 +165,7 @@ def missing_value(path: Path, row: int, name: str, setting: str) -> TrustmixErro
 
 def _open_text(path: Path) -> io.StringIO:
     """Return the unpacked text of a file."""
-    try:
-        opener = COMPRESSED.get(path.suffix)
-        raw: bytes = opener(path).read() if opener else path.read_bytes()
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise TrustmixError(f"{path} could not be read ({error}).") from error
+    raw = read_unpacked(path)
     try:
         return io.StringIO(raw.decode("utf-8-sig"), newline="")
     except UnicodeDecodeError as error:
@@ -183,12 +176,12 @@ def _open_text(path: Path) -> io.StringIO:
 def _read_csv(path: Path, columns: Sequence[str] | None) -> Table:
     csv.field_size_limit(2**24)
     try:
-        rows = list(csv.reader(_open_text(path)))
+        rows = [row for row in csv.reader(_open_text(path)) if row]  # without blank lines
     except csv.Error as error:
         raise TrustmixError(f"{path} is not a csv file ({error}).") from error
-    rows = [row for row in rows if row]  # without blank lines
     names = list(columns) if columns else rows.pop(0) if rows else []
-    odd = next((name for index, name in enumerate(names) if not name.strip() or name in names[:index]), None)
+    counts = Counter(names)
+    odd = next((name for name in names if not name.strip() or counts[name] > 1), None)
     if odd is not None:
         fault = f'has the column "{odd}" twice' if odd.strip() else "has a column without a name"
         raise TrustmixError(f"{path} {fault}; every column needs a name of its own.")
@@ -214,6 +207,7 @@ def _read_jsonl(path: Path, _columns: Sequence[str] | None) -> Table:
 
 
 def _read_parquet(path: Path, _columns: Sequence[str] | None) -> Table:
+    require_file(path)
     parquet = require_extra("pyarrow.parquet", str(path), "hub")
     try:
         return Table(parquet.read_table(path).to_pydict())

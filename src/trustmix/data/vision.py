@@ -3,11 +3,9 @@
 Images become tensors (n, channels, height, width): float32 for the digits, uint8 for all others.
 """
 
-import gzip
 import importlib
 import io
 import itertools
-import zlib
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +19,7 @@ from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import resolve_user_path
 from trustmix.data.labels import build_dataset, select_classes, split_off_test
 from trustmix.data.loading import DATASETS
+from trustmix.data.unpacking import read_unpacked, require_file
 from trustmix.errors import TrustmixError
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -115,10 +114,7 @@ def _read_idx(folder: Path, name: str) -> torch.Tensor:
     """Read an idx file (LeCun's format: two zero bytes, type 8 = unsigned byte, rank, sizes, values)."""
     plain, zipped = folder / name, folder / (name + ".gz")
     file = plain if plain.is_file() else zipped
-    try:
-        raw = plain.read_bytes() if file == plain else gzip.decompress(zipped.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise TrustmixError(f"{file} could not be read ({error}).") from error
+    raw = read_unpacked(file)
     rank = raw[3] if len(raw) > 3 else 0
     header = 4 + 4 * rank
     sizes = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(rank)]
@@ -217,6 +213,8 @@ def decode_image(source: Path | bytes, *, size: int | None = None, where: str | 
     array([[  0, 255]], dtype=uint8)
     """
     where = where or (source if isinstance(source, Path) else "an image")
+    if isinstance(source, Path):
+        require_file(source)
     try:
         pillow: Any = importlib.import_module("PIL.Image")
     except ImportError as error:

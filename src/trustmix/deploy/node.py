@@ -30,6 +30,7 @@ from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.validation import format_validation_error
 from trustmix.federation import Client, DeviceConfig, Public
 from trustmix.models import ModelFactory, validate_model
+from trustmix.paths import expand_user
 from trustmix.privacy import PrivacyLedger
 
 
@@ -107,7 +108,7 @@ class NodeConfig(BaseModel):
         TrustmixError
             If the file is missing or not valid.
         """
-        path = Path(file).expanduser()
+        path = expand_user(file)
         if not path.is_file():
             raise TrustmixError(f"There is no file {path}; it must be a node's TOML file.")
         fields = toml.read(path)

@@ -19,6 +19,7 @@ from trustmix.registry import Registry
 from trustmix.wire import CODECS
 
 Positive = Annotated[int, Field(ge=1, le=10**9)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Part = Annotated[float, Field(gt=0, le=1)]
 Chance = Annotated[float, Field(ge=0, lt=1)]
 
@@ -72,7 +73,7 @@ class SplitConfig(ConfigModel):
     samples_per_client: Positive = Field(600, description="private samples of each client, its holdout included")
     test_samples: Positive | None = Field(None, description="test samples that accuracy is measured on; all if not set")
     alpha: float = Field(0.5, gt=0, description="concentration, for kind = dirichlet")
-    seed: int | None = Field(None, ge=0, description="of the split and the public set alone; the recipe's if not set")
+    seed: Seed | None = Field(None, description="of the split and the public set alone; the recipe's if not set")
 
 
 class PublicConfig(ConfigModel):
@@ -122,7 +123,7 @@ class TrainConfig(ConfigModel):
 
     optimizer: str = Field("adam", description="the optimiser")
     lr: float = Field(1e-3, gt=0, description="learning rate")
-    batch: int = Field(32, ge=2, description="samples a step")
+    batch: int = Field(32, ge=2, le=10**9, description="samples a step")
     first_epochs: Positive = Field(5, description="private epochs in a client's first round")
     epochs: Positive = Field(1, description="private epochs in later rounds")
     public_epochs: Positive = Field(1, description="epochs of distillation a round, E_pub")

@@ -23,6 +23,7 @@ from trustmix.experiment.saved_models import STUDENT, load_model, read_inputs
 from trustmix.federation import DeviceConfig
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict as predict_logits
+from trustmix.paths import expand_user
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> Pred
 
 
 def _samples(data: str | Path, inputs: InputSpec, trained_on: DataConfig) -> Samples:
-    path, options = Path(data).expanduser(), trained_on.model_extra or {}
+    path, options = expand_user(data), trained_on.model_extra or {}
     if path.exists():
         return read_samples(path, inputs, options)
     if str(data) not in DATASETS.names():

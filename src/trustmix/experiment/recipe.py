@@ -28,6 +28,7 @@ from trustmix.experiment.config import (
     Positive,
     PrivacyConfig,
     PublicConfig,
+    Seed,
     SplitConfig,
     StudentConfig,
     Tau,
@@ -50,9 +51,9 @@ class Recipe(ConfigModel):
     3
     """
 
-    clients: Positive = Field(20, le=1_000_000, description="how many")
+    clients: int = Field(20, ge=1, le=1_000_000, description="how many")
     rounds: Positive = Field(20, description="how many")
-    seed: int = Field(0, ge=0, description="decides everything random")
+    seed: Seed = Field(0, description="decides everything random")
     rule: str | Tau = Field("suwa", description="a method's name, `{ tau = 0.4 }`, or package.module:Class")
     """`suwa` if not set, or `trust` where clients share their label sets."""
     data: DataConfig

@@ -18,7 +18,7 @@ from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.toml_settings import toml_value
 from trustmix.federation import Checkpoint, History, Method, Round
-from trustmix.federation.history import SUMMARY_FORMAT
+from trustmix.federation.history import SUMMARY_FORMAT, SUMMARY_TYPES
 
 DATA_FORMAT = 1
 """The version of checkpoint/data.json."""
@@ -158,7 +158,12 @@ class RunDirectory:
     def _lines(self) -> list[str]:
         """The lines of rounds.jsonl, without a last line that a crash has cut."""
         file = self.path / "rounds.jsonl"
-        return file.read_text("utf-8").split("\n")[:-1] if file.exists() else []
+        if not file.exists():
+            return []
+        try:
+            return storage.read_bytes(file).decode().split("\n")[:-1]
+        except UnicodeDecodeError as error:
+            raise StorageError(f"{file} is not UTF-8 text.") from error
 
     def rounds(self) -> list[Round]:
         """Read the rounds so far.
@@ -230,7 +235,9 @@ class RunDirectory:
             If the file cannot be read or is of a newer format.
         """
         file = self.path / "summary.json"
-        return storage.validate_record(storage.read_json(file), SUMMARY_FORMAT, str(file))
+        found = storage.validate_record(storage.read_json(file), SUMMARY_FORMAT, str(file))
+        storage.validate_types(SUMMARY_TYPES, found, str(file))
+        return found
 
 
 def ensure_empty(folder: Path) -> None:

@@ -6,8 +6,10 @@ model.
 """
 
 import logging
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -25,8 +27,21 @@ log = logging.getLogger(__name__)
 
 INPUTS_FORMAT = 1
 """The version of models/inputs.json."""
+INPUTS_TYPES: dict[str, Any] = {
+    "shape": list[int],
+    "dtype": str,
+    "classes": list[str],
+    "scale": list[list[float]] | None,
+}
+"""The fields of models/inputs.json."""
+MAX_SIZE = 10**6
+"""The largest size of a dimension of the inputs."""
 STUDENT = "student"
 """The id of the server's student, and the name of its file among the models."""
+
+
+CLIENT_NAME = f"(0|[1-9][0-9]*|{STUDENT})"
+"""The names that a model can have: the number of a client, or the student."""
 
 
 def load_model(folder: str | Path, client: int | str = 0) -> nn.Module:
@@ -64,7 +79,7 @@ def load_model(folder: str | Path, client: int | str = 0) -> nn.Module:
         there = (Path(folder) / "recipe.toml").is_file()
         reason = "its run is not finished; go on with --resume" if there else "it is no run directory"
         raise TrustmixError(f"{folder} holds no models: {reason}.")
-    if not file.is_file():
+    if not re.fullmatch(CLIENT_NAME, str(client)) or not file.is_file():
         known = sorted((found.stem for found in models.glob("*.safetensors")), key=lambda name: (len(name), name))
         raise TrustmixError(f'{folder} has no model of client "{client}"; there are {", ".join(known)}.')
     factory = _factory(Recipe.load(Path(folder) / "recipe.toml"), read_inputs(folder), str(client))
@@ -96,11 +111,17 @@ def read_inputs(folder: str | Path) -> InputSpec:
     """
     file = Path(folder) / "models" / "inputs.json"
     fields = storage.validate_record(storage.read_json(file), INPUTS_FORMAT, str(file))
-    try:
-        scale = fields["scale"] and tuple(map(tuple, fields["scale"]))
-        return InputSpec(tuple(fields["shape"]), fields["dtype"], tuple(fields["classes"]), scale)
-    except (KeyError, TypeError) as error:
-        raise StorageError(f"{file} does not describe the inputs of models ({error}).") from error
+    storage.validate_types(INPUTS_TYPES, fields, str(file))
+    missing = [name for name in INPUTS_TYPES if name not in fields]
+    if missing:
+        raise StorageError(f"{file} does not describe the inputs of models; it lacks {', '.join(missing)}.")
+    if any(not 0 < size <= MAX_SIZE for size in fields["shape"]) or not fields["classes"]:
+        raise StorageError(f"{file} does not describe the inputs of models: sizes must be from 1 to {MAX_SIZE}.")
+    scale = fields["scale"]
+    if scale is not None and (len(scale) != 2 or len({len(part) for part in scale}) != 1 or 0 in scale[1]):
+        raise StorageError(f"{file}: scale must be the means and the standard deviations of the channels.")
+    pair = None if scale is None else (tuple(scale[0]), tuple(scale[1]))
+    return InputSpec(tuple(fields["shape"]), fields["dtype"], tuple(fields["classes"]), pair)
 
 
 def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) -> None:
@@ -124,6 +145,8 @@ def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) ->
     """
     models = folder / "models"
     for states in sorted((folder / "checkpoint" / "clients").iterdir()):
+        if not re.fullmatch(CLIENT_NAME, states.name):
+            continue  # a file of another program
         state = DiskStore(states).load_before(rounds + 2)
         if state is not None:
             model = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}

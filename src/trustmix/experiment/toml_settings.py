@@ -30,6 +30,8 @@ def read(file: Path) -> dict[str, Any]:
     TrustmixError
         If the file cannot be read or is not TOML.
     """
+    if file.exists() and not file.is_file():
+        raise TrustmixError(f"{file} is not a TOML file, but a folder, a device or a pipe.")
     try:
         text = file.read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -66,7 +68,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise TrustmixError(f"{where} is not valid TOML: {error}.") from error
 
 
@@ -97,6 +99,8 @@ def override(fields: dict[str, Any], change: str) -> None:
     *sections, key = path.strip().split(".")
     if not equals or not key:
         raise TrustmixError(f'--set takes key=value, such as rule=avg or split.classes_per_client=3, not "{change}".')
+    if not is_unicode(change):
+        raise TrustmixError(f"--set takes UTF-8 text, not {ascii(change)[:80]}.")
     value = parse_value(text)
     for section in sections:
         inner = fields.get(section)
@@ -107,6 +111,26 @@ def override(fields: dict[str, Any], change: str) -> None:
     if sections and key == "name" and fields.get(key) != value:
         fields.clear()
     fields[key] = value
+
+
+def is_unicode(text: str) -> bool:
+    r"""Whether a text can be written as UTF-8: bytes of a command line that cannot become lone surrogates.
+
+    Parameters
+    ----------
+    text : str
+        A text.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> is_unicode("é"), is_unicode("\udce9")
+    (True, False)
+    """
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def parse_value(text: str) -> Any:
@@ -129,7 +153,7 @@ def parse_value(text: str) -> Any:
     """
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text.strip()
     return value if value == value else text.strip()  # nan alone differs from itself
 

@@ -6,6 +6,9 @@ from pydantic import ValidationError
 
 from trustmix.registry import did_you_mean
 
+MAX_SHOWN = 80
+"""Characters of a value that are shown."""
+
 
 def format_validation_error(error: ValidationError, settings: Sequence[str]) -> str:
     """Format an error of pydantic as one sentence.
@@ -48,8 +51,17 @@ def format_validation_error(error: ValidationError, settings: Sequence[str]) -> 
     message = first["msg"].removeprefix("Value error, ")
     given = first.get("input")
     named = first["type"] == "value_error"
-    shown = f" (given: {given!r})" if isinstance(given, (str, int, float, bool)) and not named else ""
+    shown = f" (given: {_shorten(given)})" if isinstance(given, (str, int, float, bool)) and not named else ""
     return f"{key}: {message[0].lower() + message[1:]}{shown}".rstrip(".") + "."
+
+
+def _shorten(given: str | float) -> str:
+    """A value as Python writes it, on one short line."""
+    try:
+        text = repr(given)
+    except ValueError:  # Python writes no integer of more than a few thousand digits
+        return "a number of thousands of digits"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _same_key_hint(key: str, settings: Sequence[str]) -> str:

@@ -12,6 +12,20 @@ ROUND_FORMAT = 1
 """The version of a line of rounds.jsonl."""
 SUMMARY_FORMAT = 1
 """The version of summary.json."""
+SUMMARY_TYPES: dict[str, Any] = {
+    **dict.fromkeys(
+        ("best_accuracy", "final_accuracy", "final_local_accuracy", "final_student_accuracy"), float | None
+    ),
+    **dict.fromkeys(("rounds", "bytes_up", "bytes_down", "paper_bytes_up", "failures"), int),
+    **dict.fromkeys(("client_bytes_up", "client_bytes_down"), dict[str, int]),
+    "best_round": int | None,
+    "epsilon": float | None,
+    "seconds": float,
+    "method": str | None,
+    "label": str,
+    "colour": int | str | None,
+}
+"""The fields of summary.json."""
 
 
 @dataclass(frozen=True)

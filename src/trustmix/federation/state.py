@@ -7,7 +7,7 @@ enough, since round r + 1 is requested only after round r was committed.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -20,6 +20,14 @@ from trustmix.federation.history import Round
 
 SERVER_FORMAT = 1
 """The version of checkpoint/server.json."""
+SERVER_TYPES: dict[str, Any] = {
+    "exchange": int,
+    "teacher": str | None,
+    "memory": str | None,
+    "pending": dict[str, Any] | None,
+    "states": dict[str, int],
+}
+"""The fields of checkpoint/server.json."""
 
 State: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors by name, and values that JSON can hold by name."""
@@ -70,13 +78,13 @@ class Checkpoint:
         if not manifest.exists():
             return ServerState()
         fields = storage.validate_record(storage.read_json(manifest), SERVER_FORMAT, str(manifest))
+        storage.validate_types(SERVER_TYPES, fields, str(manifest))
         try:
-            pending = fields["pending"] and storage.select_fields(Round, fields["pending"])
+            pending = fields["pending"] and asdict(storage.parse_record(Round, fields["pending"], 1, str(manifest)))
             teacher = storage.read_bytes(self.folder / fields["teacher"]) if fields["teacher"] else None
             memory = storage.read_tensors(self.folder / fields["memory"])[0] if fields["memory"] else {}
-            states = {str(client): int(number) for client, number in fields.get("states", {}).items()}
-            return ServerState(int(fields["exchange"]), teacher, pending, memory, states)
-        except (KeyError, TypeError, AttributeError) as error:
+            return ServerState(fields["exchange"], teacher, pending, memory, fields.get("states", {}))
+        except KeyError as error:
             raise StorageError(f"{manifest} is not a checkpoint of trustmix ({error}).") from error
 
     def commit(self, state: ServerState) -> None:

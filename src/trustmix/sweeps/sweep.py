@@ -518,7 +518,7 @@ class _Process:
         if code != 0:
             return RunOutcome(self.run, seconds, reason=_reason(code, self._log.read_text("utf-8", "replace")))
         self._log.unlink()
-        return RunOutcome(self.run, seconds, accuracy=RunDirectory(self._folder).summary()["best_accuracy"])
+        return RunOutcome(self.run, seconds, accuracy=RunDirectory(self._folder).summary().get("best_accuracy"))
 
     def kill(self) -> None:
         """Kill the process; its run can be resumed."""

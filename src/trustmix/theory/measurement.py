@@ -79,8 +79,10 @@ class Measurement:
         StorageError
             If the line is anything else, or is of a newer format.
         """
-        found = storage.parse_record(cls, storage.parse_json(line, source), FORMAT, source)
-        return found if found.alpha is not None else replace(found, alpha=float("inf"))
+        record = storage.validate_record(storage.parse_json(line, source), FORMAT, source)
+        perfect = "alpha" in record and record["alpha"] is None
+        found = storage.parse_record(cls, {**record, "alpha": 0.0} if perfect else record, FORMAT, source)
+        return replace(found, alpha=float("inf")) if perfect else found
 
 
 def read_measurements(folder: Path) -> list[Measurement]:
@@ -102,7 +104,7 @@ def read_measurements(folder: Path) -> list[Measurement]:
         If a line of theory.jsonl is no measurement.
     """
     file = folder / FILE_NAME
-    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    lines = storage.read_bytes(file).decode("utf-8", "replace").splitlines() if file.exists() else []
     return [Measurement.from_json(line, f"{file}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
