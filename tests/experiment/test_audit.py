@@ -5,11 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 from typer.testing import CliRunner
 
 import trustmix as tm
+from trustmix.attacks.label_inference import class_evidence, guess_histograms, score_evidence
 from trustmix.attacks.membership_inference import AttackScores
+from trustmix.attacks.shadow_models import MIN_VARIANCE, likelihood_ratios
 from trustmix.cli import app
 from trustmix.errors import TrustmixError
 from trustmix.experiment.audit import audit
@@ -25,21 +28,32 @@ def trained(folder: Path, train: dict[str, Any], **further: Any) -> Path:
 def test_who_was_in_the_data_is_found_in_a_model_that_knows_them_by_heart_and_not_in_one_that_learnt_nothing(
     tmp_path: Path,
 ) -> None:
-    by_heart = audit(trained(tmp_path / "by-heart", {"first_epochs": 60, "lr": 0.01}))
-    nothing = audit(trained(tmp_path / "nothing", {"first_epochs": 1, "lr": 1e-12}))
+    by_heart = audit(trained(tmp_path / "by-heart", {"first_epochs": 60, "lr": 0.01}), shadows=4)
+    nothing = audit(trained(tmp_path / "nothing", {"first_epochs": 1, "lr": 1e-12}), shadows=2)
     attack, guess = by_heart.findings[0], nothing.findings[0]
     assert attack.attack == guess.attack == "predictions"
     assert attack.low > 0.55
     assert guess.low < 0.5 < guess.high
     assert guess.high - guess.low < 0.2
+    for found, least, most in ((by_heart, 0.55, 1.0), (nothing, 0.35, 0.65)):
+        lira = next(result for result in found.findings if result.attack == "shadow models (LiRA)")
+        assert least < lira.auc < most
+        labels = {result.attack: result.auc for result in found.labels.results}
+        assert set(labels) == {"label set, from predictions", "label set, from scores"}
+    assert by_heart.labels.results[0].auc > 0.95
+    assert by_heart.labels.distance < 0.7 * by_heart.labels.baseline
+    assert nothing.labels.results[0].low < 0.5
 
 
 def test_the_command_prints_all_attacks_and_refuses_what_is_no_finished_run(tmp_path: Path) -> None:
     private = {"privacy": {"epsilon": 1000.0, "mechanism": "uploads"}}
     folder = trained(tmp_path / "run", {"first_epochs": 1}, **private)
-    printed = CliRunner().invoke(app, ["audit", str(folder)], env={"COLUMNS": "200"})
+    printed = CliRunner().invoke(app, ["audit", str(folder), "--shadows", "2"], env={"COLUMNS": "200"})
     assert printed.exit_code == 0, printed.output
-    assert all(word in printed.output for word in ("predictions", "scores", "teacher", "1000"))
+    assert all(word in printed.output for word in ("predictions", "scores", "teacher", "1000", "LiRA", "label set"))
+    odd = CliRunner().invoke(app, ["audit", str(folder), "--shadows", "3"])
+    assert odd.exit_code == 2
+    assert "even number" in odd.output
     refused = CliRunner().invoke(app, ["audit", str(tmp_path / "nothing")])
     assert refused.exit_code == 2
     (folder / "summary.json").unlink()
@@ -64,3 +78,34 @@ def test_auc_and_tpr_are_those_of_scikit_learn_ties_included() -> None:
     alarms, hits, _ = roc_curve(members, scores, drop_intermediate=False)
     assert auc == pytest.approx(roc_auc_score(members, scores))
     assert tpr == pytest.approx(hits[alarms <= 0.01].max())
+
+
+def test_likelihood_ratios_are_those_of_two_normal_distributions() -> None:
+    draws = np.random.default_rng(1)
+    inside = draws.random((8, 50)).argsort(0) < 4
+    shadows = draws.normal(size=(8, 50)) * np.where(inside, 3.0, 2.0) + 2 * inside
+    observed = draws.normal(size=50)
+    expected = []
+    for index in range(50):
+        logs = []
+        for chosen in (inside, ~inside):
+            means = [shadows[chosen[:, i], i].mean() for i in range(50)]
+            rest = sum(((shadows[chosen[:, i], i] - means[i]) ** 2).sum() for i in range(50))
+            logs.append(norm.logpdf(observed[index], means[index], np.sqrt(max(MIN_VARIANCE, rest / (50 * 4 - 50)))))
+        expected.append(logs[0] - logs[1])
+    assert likelihood_ratios(observed, shadows, inside) == pytest.approx(np.array(expected))
+
+
+def test_what_a_client_predicts_and_scores_more_than_others_is_evidence_of_its_classes() -> None:
+    draws = np.random.default_rng(2)
+    held = np.eye(3)[:, [0, 1, 2, 0]] + 0.05
+    predictions = draws.dirichlet(np.ones(4), (3, 200)) * held[:, None]
+    predictions /= predictions.sum(2, keepdims=True)
+    own = held > 0.5
+    assert (class_evidence(predictions) > 0).tolist() == own.tolist()
+    truth = predictions.mean(0)
+    scores = 50 * (truth @ own.T.astype(float)).T + draws.normal(size=(3, 200))
+    assert roc_auc_score(own.ravel(), score_evidence(predictions, scores).ravel()) == 1
+    assert guess_histograms(predictions)[0, [1, 2]] == pytest.approx(0, abs=1e-12)
+    alike = np.full((2, 5, 4), 0.25)
+    assert guess_histograms(alike) == pytest.approx(0.25)

@@ -6,6 +6,7 @@ server sees predictions on other samples only and learns less, so the results ar
 
 Four attacks use the predictions of a client, the same relative to the mean of its peers (an approximate likelihood
 ratio: the peers show how easy a sample is), its scores (for the calibration samples of the density), and the teacher.
+A fifth one, LiRA, trains shadow models (`shadow_models`).
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import torch
 
 from trustmix.aggregation.base import AggregatorFactory
 from trustmix.attacks.poisoning import scores_of
+from trustmix.attacks.shadow_models import attack_client
 from trustmix.data import Labelled
 from trustmix.errors import TrustmixError
 from trustmix.federation import Client, Public
@@ -150,7 +152,7 @@ class AttackResult:
 
 
 def infer_membership(
-    clients: Sequence[Client], last: int, make_aggregator: AggregatorFactory | None
+    clients: Sequence[Client], last: int, make_aggregator: AggregatorFactory | None, *, shadows: int = 0
 ) -> list[AttackResult]:
     """Run all attacks on the uploads of the last round.
 
@@ -162,6 +164,8 @@ def infer_membership(
         The number of the last round.
     make_aggregator
         The rule of the run, for the attack on the teacher; None if the run has none.
+    shadows
+        The number of shadow models of each client for the likelihood ratio attack; 0 leaves it out.
 
     Returns
     -------
@@ -191,10 +195,53 @@ def infer_membership(
         AttackResult.from_scores(name, _standardize(values, members, own_class & fresh, labels))
         for name, values, members in attacks
     ]
+    if shadows:
+        ratios = _likelihood_ratios(clients, last, candidates.samples, log_odds, own_class, make_aggregator, shadows)
+        scored = _standardize(ratios, trained & own_class, own_class & fresh, labels)
+        results.append(AttackResult.from_scores("shadow models (LiRA)", scored))
     if teacher is not None:
         members = np.any(trained, axis=0, keepdims=True)
         results.append(AttackResult.from_scores("teacher", _standardize(teacher[None], members, fresh[None], labels)))
     return results
+
+
+def _likelihood_ratios(
+    clients: Sequence[Client],
+    last: int,
+    samples: Labelled,
+    log_odds: np.ndarray,
+    own_class: np.ndarray,
+    make_aggregator: AggregatorFactory | None,
+    shadows: int,
+) -> np.ndarray:
+    """The likelihood ratios (M, n) of the candidates of each client's classes; 0 elsewhere."""
+    teacher = _teacher_on_public_set(clients, last, make_aggregator)
+    found = np.zeros_like(log_odds)
+    for index, client in enumerate(clients):
+        rows = np.flatnonzero(own_class[index])
+        candidates = samples[torch.from_numpy(rows)].to(client.hardware.device)
+        found[index, rows] = attack_client(
+            client,
+            candidates,
+            log_odds[index, rows],
+            teacher,
+            last,
+            shadows,
+            lambda shadow, round_, asked: _query_clients([shadow], round_, asked, None)[0][0],
+        )
+    return found
+
+
+def _teacher_on_public_set(
+    clients: Sequence[Client], last: int, make_aggregator: AggregatorFactory | None
+) -> torch.Tensor | None:
+    """The teacher (N, C) of the last round, as the server has it."""
+    if make_aggregator is None:
+        return None
+    aggregator, public = make_aggregator(), clients[0].public
+    for client in clients:
+        aggregator.update(decode_upload(client.predict_on(last, public), public.header(client.id, last)))
+    return torch.as_tensor(aggregator.compute().probabilities)
 
 
 class _Candidates:

@@ -1,4 +1,4 @@
-"""The command for membership inference against finished runs: audit."""
+"""The command that attacks finished runs: audit."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +10,15 @@ from trustmix.cli.app import app, handle_errors
 
 @app.command("audit")
 @handle_errors
-def audit_command(folders: Annotated[list[Path], typer.Argument(help="One or several finished runs.")]) -> None:
-    """Attack finished runs by membership inference, and print how well each attack finds the private samples.
+def audit_command(
+    folders: Annotated[list[Path], typer.Argument(help="One or several finished runs.")],
+    shadows: Annotated[
+        int, typer.Option(min=0, help="Shadow models of each client for the attack LiRA, an even number; 0: none.")
+    ] = 0,
+) -> None:
+    """Attack finished runs, and print how well each attack finds the private samples and the labels of clients.
 
-    Example: trustmix audit runs/digits runs/digits-private
+    Example: trustmix audit runs/digits runs/digits-private --shadows 8
     """
     from rich.console import Console
     from rich.table import Table
@@ -23,15 +28,24 @@ def audit_command(folders: Annotated[list[Path], typer.Argument(help="One or sev
     table = Table("run", "promised epsilon", "accuracy", "attack on", "AUC", "95 %", "caught at 1 % false alarms")
     for column in (1, 2, 4, 5, 6):
         table.columns[column].justify = "right"
+    distances = []
     for folder in folders:
-        audited = audit(folder)
+        audited = audit(folder, shadows=shadows)
         epsilon = "none" if audited.epsilon is None else f"{audited.epsilon:g}"
         accuracy = "-" if audited.accuracy is None else f"{100 * audited.accuracy:.1f} %"
         run = [str(folder), epsilon, accuracy]
-        for result in audited.findings:
+        labels = audited.labels
+        distances.append(f"{folder}: {labels.distance:.2f} ({labels.baseline:.2f})")
+        for result in [*audited.findings, *labels.results]:
             interval = f"{result.low:.3f} to {result.high:.3f}"
             table.add_row(*run, result.attack, f"{result.auc:.3f}", interval, f"{100 * result.tpr:.1f} %")
             run = ["", "", ""]
     console = Console()
     console.print(table)
     console.print("AUC 0.5 and 1 % caught are guessing; AUC 1 knows every member.", highlight=False)
+    console.print(
+        "Distance of the guessed from the true label histogram of a client, from 0 to 1 (the mean as the guess): "
+        + ", ".join(distances),
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,9 +1,10 @@
-"""The privacy audit of a finished run: membership inference attacks against its uploads."""
+"""The privacy audit of a finished run: membership and label inference attacks against its uploads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trustmix.attacks.label_inference import LabelInference, infer_labels
 from trustmix.attacks.membership_inference import AttackResult, infer_membership
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
@@ -25,22 +26,28 @@ class Audit:
     accuracy : float or None
         The mean accuracy of the clients in the last round, a fraction.
     findings : sequence of AttackResult
-        One result per attack.
+        One result per attack on members.
+    labels : LabelInference
+        The results of the attacks on the clients' labels.
     """
 
     folder: Path
     epsilon: float | None
     accuracy: float | None
     findings: Sequence[AttackResult]
+    labels: LabelInference
 
 
-def audit(folder: Path) -> Audit:
-    """Run membership inference attacks against a finished run.
+def audit(folder: Path, *, shadows: int = 0) -> Audit:
+    """Run membership and label inference attacks against a finished run.
 
     Parameters
     ----------
     folder : Path
         The run directory. The data of the recipe must be on this machine.
+    shadows : int
+        The number of shadow models of each client for the likelihood ratio attack (LiRA), an even number; 0 leaves it
+        out. Each is trained as a client is, for up to five rounds.
 
     Returns
     -------
@@ -76,5 +83,6 @@ def audit(folder: Path) -> Audit:
     # Byzantine clients train as the others do and change only their uploads; the audit is of the training.
     honest = recipe.model_copy(update={"attack": AttackConfig()})
     with build_federation(Recipe.load(honest, without_faults), record) as experiment:
-        findings = infer_membership(experiment.clients, len(rounds), method.aggregator)
-    return Audit(folder, recipe.privacy.epsilon, rounds[-1].accuracy_mean, findings)
+        labels = infer_labels(experiment.clients, len(rounds))
+        findings = infer_membership(experiment.clients, len(rounds), method.aggregator, shadows=shadows)
+    return Audit(folder, recipe.privacy.epsilon, rounds[-1].accuracy_mean, findings, labels)
