@@ -15,7 +15,6 @@ from typing import Self
 import psutil
 import torch
 
-from trustmix.aggregation.coupling import validate_connected
 from trustmix.aggregation.guard import Guard
 from trustmix.attacks.byzantine_engine import ByzantineEngine
 from trustmix.data import Dataset, Labelled
@@ -146,8 +145,6 @@ def build_federation(
     validate_privacy(recipe, data.train.inputs, clients)
     student = build_student(recipe, data, clients[0], folder)
     classes = {client.id: torch.unique(client.private.labels).cpu() for client in clients}
-    if method.needs_label_sets and method.make_aggregator().compares_classes:
-        validate_connected(classes, data.classes)
     setup = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
     log.info("engine: %s", setup.description)
     if student is not None:

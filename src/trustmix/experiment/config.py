@@ -140,7 +140,8 @@ class DensityConfig(ConfigModel):
 
     kind: str = Field(
         "gaussians",
-        description="of logits; or kernel, features, ratio, energy, entropy, max-probability, or package.module:Class",
+        description="if not set, ratio for the rule trust and gaussians for others; or another name, or "
+        "package.module:Class",
     )
     standardise: bool = Field(False, description="scores in standard deviations of the calibration samples' scores")
     calibration: Literal["holdout", "augmented", "private"] = Field(
@@ -219,7 +220,9 @@ class WireConfig(ConfigModel):
     )
     delta: bool = Field(False, description="upload the difference to the last teacher where that is shorter")
     labels: LabelSharing = Field(
-        "none", description="share with the server which classes a client holds, or how many of each"
+        "none",
+        description="share which classes a client holds (set) or how many of each (counts); inferred is the same as "
+        "none: the rule trust estimates them",
     )
 
     @field_validator("up", "down")

@@ -16,7 +16,7 @@ from torch import nn
 
 from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
-from trustmix.density import RATIO, PrecomputedScores, percentile_ranks
+from trustmix.density import RATIO, PrecomputedScores
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public
@@ -25,9 +25,9 @@ from trustmix.federation.state import MemoryStore, State, Store
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
 from trustmix.privacy import DPSGDParams, PrivacyBudget, select_confident_samples
 from trustmix.seeds import torch_generator
-from trustmix.wire import UPLOAD_ENCODERS, LabelSet
+from trustmix.wire import UPLOAD_ENCODERS
 
-LabelSharing: TypeAlias = Literal["none", "set", "counts"]
+LabelSharing: TypeAlias = Literal["none", "inferred", "set", "counts"]
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Client:
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
     hardware: DeviceConfig = field(default_factory=DeviceConfig)
-    density: str = "gaussians"
+    density: str = RATIO
     """What scores public samples: a name in `DENSITIES`."""
     standardise: bool = False
     """Upload scores in standard deviations of the calibration samples' scores, from their mean."""
@@ -313,9 +313,8 @@ class Client:
             return UPLOAD_ENCODERS[self.form](logits, silence, header, self.codec, base)
         known = self._density_samples(state, request.round)
         scored = score_inputs(state.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
-        labels = self._label_set(scored.calibration_scores, scored.scores)
         density = PrecomputedScores(scored.scores) if self.form == "scores" or self.standardise else scored.density
-        return UPLOAD_ENCODERS[self.form](scored.logits, density, header, self.codec, base, labels)
+        return UPLOAD_ENCODERS[self.form](scored.logits, density, header, self.codec, base, self._class_counts())
 
     def _density_samples(self, state: ModelState, round_: int) -> Labelled:
         """What the density is fitted on: calibration samples, or, under a promise, public ones."""
@@ -331,14 +330,12 @@ class Client:
         generator = calibration_generator(self.seed, self.id, round_)
         return Labelled(augment_batch(self.calibration.inputs, "crop-flip", generator), self.calibration.labels)
 
-    def _label_set(self, calibration_scores: torch.Tensor, scores: torch.Tensor) -> LabelSet | None:
-        """What the client shares of its label set, and the ranks of the scores that go with it."""
-        if self.labels == "none":
+    def _class_counts(self) -> torch.Tensor | None:
+        """What the client shares of its label set."""
+        if self.labels not in ("set", "counts"):
             return None
         counts = torch.bincount(self.private.labels.cpu(), minlength=self.public.classes)
-        return LabelSet(
-            counts if self.labels == "counts" else counts.clamp(max=1), percentile_ranks(calibration_scores, scores)
-        )
+        return counts if self.labels == "counts" else counts.clamp(max=1)
 
     def _own_class_test(self, test: Labelled) -> Labelled:
         if self._own_test is None:
