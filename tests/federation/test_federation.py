@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -383,3 +384,25 @@ def test_a_federation_that_makes_no_sense_is_refused() -> None:
         federation(rule="swua")
     with pytest.raises(TrustmixError, match="public set is empty"):
         Public(torch.zeros(0, 3), 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent", "reason"),
+    [
+        ("none", "set", "a label set, which was not asked for: wire.labels = none"),
+        ("inferred", "counts", "a label set, which was not asked for: wire.labels = inferred"),
+        ("set", "counts", "the label set has a count of"),
+        ("set", "set", None),
+        ("counts", "counts", None),
+        (None, "counts", None),
+    ],
+)
+def test_a_label_set_that_was_not_asked_for_is_refused(asked: Any, sent: Any, reason: str | None) -> None:
+    public = Public(torch.rand(8, 4), classes=2)
+    inputs, labels = torch.rand(12, 4), torch.arange(12) % 2
+    clients = [Client.from_arrays(name, partial(nn.Linear, 4, 2), inputs, labels, public=public) for name in "ab"]
+    clients[0].labels = sent
+    with Federation(clients=clients, public=public, labels=asked) as federation:
+        failed = federation.run(rounds=1).rounds[0].failed
+    assert set(failed) == ({"a"} if reason else set())
+    assert reason is None or reason in failed["a"]
