@@ -117,7 +117,7 @@ def algorithm_1(rounds: int, tau: float) -> list[tuple[list[float], list[float],
 
 @pytest.mark.parametrize(("rule", "tau"), [("avg", 0.0), ("suwa", 0.25), ("uwa", 1.0), (0.4, 0.4)])
 def test_one_exchange_a_round_plays_the_papers_two_stage_algorithm(rule: str | float, tau: float) -> None:
-    history = federation(rule=rule).run(3)
+    history = federation(clients(density="gaussians"), rule=rule).run(3)
     for line, (accuracy, local, teacher) in zip(history.rounds, algorithm_1(3, tau), strict=True):
         assert list(line.accuracy.values()) == pytest.approx(accuracy, abs=1 / 60 + 1e-9)
         assert list(line.local_accuracy.values()) == pytest.approx(local, abs=1 / 30 + 1e-9)
@@ -126,7 +126,8 @@ def test_one_exchange_a_round_plays_the_papers_two_stage_algorithm(rule: str | f
 
 
 def test_both_upload_forms_lead_to_the_same_run() -> None:
-    one, other = (federation(clients(form=form)).run(3) for form in ("scores", "density"))
+    forms = (clients(form=form, density="gaussians") for form in ("scores", "density"))
+    one, other = (federation(members, rule="suwa").run(3) for members in forms)
     for a, b in zip(one.rounds, other.rounds, strict=True):
         assert a.concentration == pytest.approx(b.concentration, rel=1e-4)
         assert a.accuracy == pytest.approx(b.accuracy, abs=1 / 60 + 1e-9)

@@ -124,7 +124,7 @@ def class_estimates(upload: Upload, known: ClassShares) -> tuple[torch.Tensor, t
         Its ratio r (N,), its estimates (N, C) of p(c|x), float32, at most 1, and the shares pi (C,) of its classes.
 
     >>> upload = Upload.from_arrays("north", [[0.9, 0.1, 0.0], [0.1, 0.9, 0.0]], class_counts=[1, 1, 0])
-    >>> class_estimates(upload, ClassShares())[1].tolist()[0]  # with r = 1: what is not of its two classes of three is the rest
+    >>> class_estimates(upload, ClassShares())[1].tolist()[0]  # with r = 1, what it does not hold is the rest
     [0.6000000238418579, 0.06666667014360428, 0.0]
     """
     ratio, shares = known.ratio_and_shares(upload)
