@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -67,6 +67,9 @@ class Client:
     >>> client.step(Request(1)).payload is not None
     True
     """
+
+    needs_features: ClassVar[bool] = False
+    """Whether uploads are made of the model's features, so that it must have some."""
 
     id: str
     model: Callable[[], nn.Module]
@@ -140,6 +143,12 @@ class Client:
         """Models of equal architecture differ in their parameters only: the same function built them."""
         found: Hashable = getattr(self.model, "architecture", self.model)
         return found
+
+    @property
+    def own_samples(self) -> Labelled:
+        """All samples of the client: those it trains on and those held out to fit the density on."""
+        both = (self.private, self.calibration) if self.calibration is not self.private else (self.private,)
+        return Labelled(torch.cat([part.inputs for part in both]), torch.cat([part.labels for part in both]))
 
     @property
     def dp_sgd_params(self) -> DPSGDParams | None:
@@ -323,8 +332,7 @@ class Client:
             chosen, classes = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
             return Labelled(self.public.inputs[chosen], classes)
         if self.density == RATIO:
-            both = (self.private, self.calibration) if self.calibration is not self.private else (self.private,)
-            return Labelled(torch.cat([part.inputs for part in both]), torch.cat([part.labels for part in both]))
+            return self.own_samples
         if not self.augment_calibration:
             return self.calibration
         generator = calibration_generator(self.seed, self.id, round_)
