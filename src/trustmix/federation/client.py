@@ -147,8 +147,7 @@ class Client:
     @property
     def own_samples(self) -> Labelled:
         """All samples of the client: those it trains on and those held out to fit the density on."""
-        both = (self.private, self.calibration) if self.calibration is not self.private else (self.private,)
-        return Labelled(torch.cat([part.inputs for part in both]), torch.cat([part.labels for part in both]))
+        return join_samples(self.private, self.calibration)
 
     @property
     def dp_sgd_params(self) -> DPSGDParams | None:
@@ -349,6 +348,12 @@ class Client:
         if self._own_test is None:
             self._own_test = test[torch.isin(test.labels, torch.unique(self.private.labels))]
         return self._own_test
+
+
+def join_samples(private: Labelled, calibration: Labelled) -> Labelled:
+    """The samples that a client trains on and those that it holds out, together."""
+    both = (private, calibration) if calibration is not private else (private,)
+    return Labelled(torch.cat([part.inputs for part in both]), torch.cat([part.labels for part in both]))
 
 
 def calibration_generator(seed: int, client: str, round_: int) -> torch.Generator:

@@ -104,6 +104,7 @@ METHODS.register("fedaux")(
         "FedAUX",
         FedAUX,
         client="fedaux",
+        colour=8,
         refuses=(("wire.form", "density", "it sends scores with its predictions; set wire.form = scores"),),
     )
 )

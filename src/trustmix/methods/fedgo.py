@@ -52,6 +52,7 @@ METHODS.register("fedgo")(
         "FedGO",
         FedGO,
         client="fedgo",
+        colour=9,
         refuses=(("wire.form", "density", "it sends scores with its predictions; set wire.form = scores"),),
     )
 )
