@@ -26,18 +26,18 @@ from trustmix.theory.teacher import weights
 from trustmix.wire import decode_upload
 
 ORACLE = "oracle"
+LABEL_SETS = "ratio, label sets"
 TEACHERS = (
     ("avg", "gaussians"),
     ("uwa", "gaussians"),
     ("suwa", "gaussians"),
-    ("trust", "gaussians"),
     ("uwa", "ratio"),
     ("suwa", "ratio"),
     ("trust", "ratio"),
-    ("holders", "ratio"),
+    ("trust", LABEL_SETS),
     ("uwa", ORACLE),
 )
-"""Rules, and the densities that score the public samples."""
+"""Rules, the densities that score the public samples, and whether clients share their label sets."""
 HEAD = "| rule | density | chi | B_w² | bias² | variance | error | error, labels | accuracy |"
 
 
@@ -81,13 +81,14 @@ def uploads_by_density(recipe: Recipe) -> tuple[dict[str, list[Upload]], torch.T
     found: dict[str, list[Upload]] = {density: [] for _, density in TEACHERS}
     for client, state in clients:
         client.labels = "set"
-        for density in sorted(set(found) - {ORACLE}):
+        for density in ("gaussians", "ratio"):
             client.density = density
-            header = server.public.header(client.id, 1)
-            found[density].append(decode_upload(client.make_upload(state, Request(1)), header))
+            upload = decode_upload(client.make_upload(state, Request(1)), server.public.header(client.id, 1))
+            found[density].append(replace(upload, class_counts=None))
+        found[LABEL_SETS].append(upload)
         frequency = torch.bincount(client.private.labels, minlength=server.public.classes) / len(client.private)
         scores = frequency[server.public_labels].double().clamp_min(1e-12).log()
-        found[ORACLE].append(replace(found["gaussians"][-1], scores=scores))
+        found[ORACLE].append(replace(upload, scores=scores))
     return found, server.public_labels
 
 
