@@ -355,7 +355,7 @@ def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
     factories = [client_model_factory(recipe, data, model, str(index)) for index, model in enumerate(models)]
     for factory in factories[: len(recipe.models)]:
         model = validate_model(factory, inputs := probe_inputs(data.train.inputs))
-        if recipe.density.kind in FEATURES:
+        if recipe.density.kind in FEATURES or CLIENTS.get(recipe.method.client).needs_features:
             WithFeatures(model)(inputs)  # refuses a model that has none
     return factories
 

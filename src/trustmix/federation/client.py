@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -67,6 +67,9 @@ class Client:
     >>> client.step(Request(1)).payload is not None
     True
     """
+
+    needs_features: ClassVar[bool] = False
+    """Whether uploads are made of the model's features, so that it must have some."""
 
     id: str
     model: Callable[[], nn.Module]
@@ -140,6 +143,11 @@ class Client:
         """Models of equal architecture differ in their parameters only: the same function built them."""
         found: Hashable = getattr(self.model, "architecture", self.model)
         return found
+
+    @property
+    def own_samples(self) -> Labelled:
+        """All samples of the client: those it trains on and those held out to fit the density on."""
+        return join_samples(self.private, self.calibration)
 
     @property
     def dp_sgd_params(self) -> DPSGDParams | None:
@@ -323,8 +331,7 @@ class Client:
             chosen, classes = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
             return Labelled(self.public.inputs[chosen], classes)
         if self.density == RATIO:
-            both = (self.private, self.calibration) if self.calibration is not self.private else (self.private,)
-            return Labelled(torch.cat([part.inputs for part in both]), torch.cat([part.labels for part in both]))
+            return self.own_samples
         if not self.augment_calibration:
             return self.calibration
         generator = calibration_generator(self.seed, self.id, round_)
@@ -341,6 +348,12 @@ class Client:
         if self._own_test is None:
             self._own_test = test[torch.isin(test.labels, torch.unique(self.private.labels))]
         return self._own_test
+
+
+def join_samples(private: Labelled, calibration: Labelled) -> Labelled:
+    """The samples that a client trains on and those that it holds out, together."""
+    both = (private, calibration) if calibration is not private else (private,)
+    return Labelled(torch.cat([part.inputs for part in both]), torch.cat([part.labels for part in both]))
 
 
 def calibration_generator(seed: int, client: str, round_: int) -> torch.Generator:

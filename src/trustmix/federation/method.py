@@ -118,7 +118,7 @@ class Method:
             found |= dict.fromkeys(THEORY_SETTINGS, "the theory is about weighted averages of predictions")
         if self.client != "distillation":
             scores = ("density.kind", "density.standardise", "wire.labels", "wire.delta", *PRIVACY_SETTINGS)
-            found |= dict.fromkeys(scores, "its clients send votes")
+            found |= dict.fromkeys(scores, "its clients send scores of its own")
         return found
 
 

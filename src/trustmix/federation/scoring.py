@@ -48,13 +48,39 @@ def score_inputs(
     return ScoredInputs(logits, scores, known, density)
 
 
+def predict_features(
+    model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and features of inputs, on the CPU; features are the inputs of the model's last layer.
+
+    Parameters
+    ----------
+    model
+        A network with features (`trustmix.models.WithFeatures`).
+    inputs
+        (n, ...).
+    hardware
+        What computes.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        Logits (n, C) and features (n, D).
+
+    >>> network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> [tuple(found.shape) for found in predict_features(network, torch.rand(5, 4), DeviceConfig())]
+    [(5, 2), (5, 3)]
+    """
+    whole = WithFeatures(model)
+    both = predict(whole, inputs, hardware).cpu()
+    return both[:, : whole.classes], both[:, whole.classes :]
+
+
 def _views(
     model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig, kind: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits (n, C), and what the density is of: the same, or features (n, D)."""
-    if kind not in FEATURES:
-        logits = predict(model, inputs, hardware).cpu()
-        return logits, logits
-    whole = WithFeatures(model)
-    both = predict(whole, inputs, hardware).cpu()
-    return both[:, : whole.classes], both[:, whole.classes :]
+    if kind in FEATURES:
+        return predict_features(model, inputs, hardware)
+    logits = predict(model, inputs, hardware).cpu()
+    return logits, logits

@@ -14,9 +14,10 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from trustmix.data import Labelled, augment_batch
+from trustmix.density import RATIO
 from trustmix.errors import TrustmixError
 from trustmix.federation import DeviceConfig, DiskStore, Round, Training
-from trustmix.federation.client import calibration_generator
+from trustmix.federation.client import calibration_generator, join_samples
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict
 from trustmix.models import ModelFactory
@@ -150,7 +151,9 @@ class TheoryProbe:
         inputs = (self.public.inputs if inputs is None else inputs).to(self.device)
         predictions, scores = [], []
         for client in line.participants:
-            calibration = self.shares[int(client)][1]
+            private, calibration = self.shares[int(client)]
+            if self.density == RATIO:
+                calibration = join_samples(private, calibration)
             if self.augment_calibration:
                 generator = calibration_generator(self.seed, client, line.round)
                 augmented = augment_batch(calibration.inputs, "crop-flip", generator)
