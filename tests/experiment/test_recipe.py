@@ -101,6 +101,9 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("participation.fraction=1.5", r"participation\.fraction: .* less than or equal to 1 \(given: 1\.5\)\."),
         ("density.holdout=1", r"density\.holdout: .*less than 1"),
         ("density.kind=kernels", r'density\.kind: there is no density "kernels"\. Did you mean "kernel"\?'),
+        ("density.refresh=0", r"density\.refresh: the number of rounds .* must be at least 1"),
+        ("density.refresh=never", r"density\.refresh"),
+        ("density={kind='energy', refresh='once'}", r"density: energy .* has no fit to keep; leave refresh out"),
         ("rounds", r'--set takes key=value.*not "rounds"\.'),
         ("=3", r'--set takes key=value.*not "=3"\.'),
     ],
@@ -115,6 +118,21 @@ def test_where_label_sets_are_shared_the_rule_is_trust_unless_another_is_named()
     assert Recipe.load("fashion").rule == "suwa"
     assert Recipe.load("fashion", ["wire.labels=set"]).rule == "trust"
     assert Recipe.load("fashion", ["wire.labels=counts", "rule=uwa"]).rule == "uwa"
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (["wire.form=density"], r"the form density sends no scores to keep; leave density\.refresh out"),
+        (["theory.every=1"], r"theory\.every measures scores of each round's models; leave density\.refresh out"),
+        (["privacy={epsilon=8, mechanism='uploads'}"], r"sends no scores to keep; leave density\.refresh"),
+        (["rule=fedavg"], r"density\.refresh is not read by fedavg: it exchanges weights; leave density\.refresh out"),
+        (["rule=selective-fd"], r"density\.refresh is not read by selective-fd: its clients send votes"),
+    ],
+)
+def test_scores_that_are_not_sent_cannot_be_kept(other: list[str], sentence: str) -> None:
+    with pytest.raises(TrustmixError, match=sentence):
+        Recipe.load("demo", ["density.refresh=once", *other])
 
 
 @pytest.mark.parametrize("other", ["density.kind=kernel", "density.standardise=true"])

@@ -100,6 +100,9 @@ def resolve_density(kind: str) -> DensityEstimator:
 FEATURES = ("features", "ratio")
 """The estimators that are fitted on the inputs of a model's last layer instead of its logits."""
 
+UNFITTED = ("energy", "entropy", "max-probability")
+"""The scores that are computed from the logits of a sample alone."""
+
 RATIO = "ratio"
 """The estimator that compares a client's samples with the public ones."""
 

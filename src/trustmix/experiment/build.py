@@ -243,6 +243,7 @@ def build_client(
         seed=recipe.seed,
         privacy=_privacy(recipe, simulated=simulated),
         density=recipe.density.kind,
+        refresh=recipe.density.refresh,
         standardise=recipe.density.standardise,
         augment_calibration=recipe.density.calibration == "augmented",
         store=DiskStore(folder) if folder else MemoryStore(),

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from trustmix.attacks.byzantine_engine import validate_attack
 from trustmix.data import DATASETS, Augment
-from trustmix.density import DENSITIES, RATIO
-from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing
+from trustmix.density import DENSITIES, RATIO, UNFITTED
+from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing, Refresh
 from trustmix.models import MODELS
 from trustmix.privacy import Mechanism
 from trustmix.registry import Registry
@@ -142,6 +142,9 @@ class DensityConfig(ConfigModel):
         "gaussians",
         description="of logits; or kernel, features, ratio, energy, entropy, max-probability, or package.module:Class",
     )
+    refresh: Refresh = Field(
+        "every", description="when scores are made anew: every round, once, or each n-th; else the last are sent"
+    )
     standardise: bool = Field(False, description="scores in standard deviations of the calibration samples' scores")
     calibration: Literal["holdout", "augmented", "private"] = Field(
         "holdout", description="samples kept from training; or the private ones, augmented or as they are"
@@ -152,6 +155,19 @@ class DensityConfig(ConfigModel):
     @classmethod
     def _kind(cls, name: str) -> str:
         return name if ":" in name else _validate_name(DENSITIES, name)
+
+    @field_validator("refresh")
+    @classmethod
+    def _rounds(cls, refresh: Refresh) -> Refresh:
+        if isinstance(refresh, int) and refresh < 1:
+            raise ValueError("the number of rounds after which scores are made anew must be at least 1")
+        return refresh
+
+    @model_validator(mode="after")
+    def _has_a_fit_to_keep(self) -> "DensityConfig":
+        if self.refresh != "every" and self.kind in UNFITTED:
+            raise ValueError(f"{self.kind} is computed from logits and has no fit to keep; leave refresh out")
+        return self
 
     @model_validator(mode="after")
     def _all_private_samples(self) -> "DensityConfig":

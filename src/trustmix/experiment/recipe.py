@@ -106,6 +106,8 @@ class Recipe(ConfigModel):
                 "the form density sends the Gaussians of density.kind = gaussians, without density.standardise; "
                 "set wire.form = scores"
             )
+        if wire.form == "density" and density.refresh != "every":
+            raise ValueError("the form density sends no scores to keep; leave density.refresh out")
         return wire
 
     @model_validator(mode="after")
@@ -179,10 +181,18 @@ class Recipe(ConfigModel):
             )
         if self.wire.form != "scores":
             raise ValueError("[privacy] goes with wire.form = scores")
+        if self.privacy.mechanism == "uploads" and self.density.refresh != "every":
+            raise ValueError("privacy.mechanism = uploads sends no scores to keep; leave density.refresh out")
         if self.density.calibration != "holdout":
             raise ValueError(
                 "[privacy] leaves no density.calibration to choose: scores are made of public samples alone"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _theory(self) -> "Recipe":
+        if self.theory.every is not None and self.density.refresh != "every":
+            raise ValueError("theory.every measures scores of each round's models; leave density.refresh out")
         return self
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ its density on calibration data and answers. If the step fails, the client is as
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -16,11 +16,11 @@ from torch import nn
 
 from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
-from trustmix.density import RATIO, PrecomputedScores, percentile_ranks
+from trustmix.density import PrecomputedScores, percentile_ranks
 from trustmix.errors import TrustmixError
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public
-from trustmix.federation.scoring import score_inputs
+from trustmix.federation.scoring import KeptScores, Refresh, density_samples, score_inputs
 from trustmix.federation.state import MemoryStore, State, Store
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
 from trustmix.privacy import DPSGDParams, PrivacyBudget, select_confident_samples
@@ -38,6 +38,8 @@ class ModelState:
     optimizer: torch.optim.Optimizer
     stages: int = 0
     """How many private stages the model has behind it."""
+    kept: KeptScores | None = None
+    """The last scores, where the client keeps them over rounds."""
 
 
 @dataclass
@@ -86,6 +88,8 @@ class Client:
     hardware: DeviceConfig = field(default_factory=DeviceConfig)
     density: str = "gaussians"
     """What scores public samples: a name in `DENSITIES`."""
+    refresh: Refresh = "every"
+    """When scores are made anew: in every round, once, or after so many rounds. In between the last ones are sent."""
     standardise: bool = False
     """Upload scores in standard deviations of the calibration samples' scores, from their mean."""
     augment_calibration: bool = False
@@ -236,7 +240,8 @@ class Client:
         """The upload that the model of that round makes about another public set; nothing is trained or kept."""
         own, self.public = self.public, public
         try:
-            return self.make_upload(self._resume(round_ + 1), Request(round_))
+            fresh = replace(self._resume(round_ + 1), kept=None)  # kept scores are of the client's own public set
+            return self.make_upload(fresh, Request(round_))
         finally:
             self.public = own
 
@@ -303,7 +308,7 @@ class Client:
         )
 
     def make_upload(self, state: ModelState, request: Request) -> bytes:
-        """Public inference and the density, which is fitted anew after every private stage."""
+        """Public inference, and scores of the density: fitted anew, or kept where `refresh` allows it."""
         header = self.public.header(self.id, request.round)
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
         if self.privacy is not None and self.privacy.mechanism == "uploads":
@@ -311,10 +316,19 @@ class Client:
             logits = self.privacy.add_noise(predict(state.model, self.public.inputs, self.hardware).cpu(), generator)
             silence = PrecomputedScores(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
             return UPLOAD_ENCODERS[self.form](logits, silence, header, self.codec, base)
+        if state.kept is not None and not state.kept.are_due(request.round, self.refresh):
+            logits = predict(state.model, self.public.inputs, self.hardware).cpu()
+            labels = self._label_set(state.kept.calibration_scores, state.kept.scores)
+            return UPLOAD_ENCODERS[self.form](
+                logits, PrecomputedScores(state.kept.scores), header, self.codec, base, labels
+            )
         known = self._density_samples(state, request.round)
         scored = score_inputs(state.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
+        if self.refresh != "every":
+            state.kept = KeptScores(request.round, scored.scores, scored.calibration_scores)
         labels = self._label_set(scored.calibration_scores, scored.scores)
-        density = PrecomputedScores(scored.scores) if self.form == "scores" or self.standardise else scored.density
+        as_scores = self.form == "scores" or self.standardise or self.refresh != "every"
+        density = PrecomputedScores(scored.scores) if as_scores else scored.density
         return UPLOAD_ENCODERS[self.form](scored.logits, density, header, self.codec, base, labels)
 
     def _density_samples(self, state: ModelState, round_: int) -> Labelled:
@@ -323,11 +337,8 @@ class Client:
             logits = predict(state.model, self.public.inputs, self.hardware).cpu()
             chosen, classes = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
             return Labelled(self.public.inputs[chosen], classes)
-        if self.density == RATIO:
-            both = (self.private, self.calibration) if self.calibration is not self.private else (self.private,)
-            return Labelled(torch.cat([part.inputs for part in both]), torch.cat([part.labels for part in both]))
         if not self.augment_calibration:
-            return self.calibration
+            return density_samples(self.density, self.private, self.calibration)
         generator = calibration_generator(self.seed, self.id, round_)
         return Labelled(augment_batch(self.calibration.inputs, "crop-flip", generator), self.calibration.labels)
 
@@ -352,16 +363,22 @@ def calibration_generator(seed: int, client: str, round_: int) -> torch.Generato
 
 
 def _to_stored(state: ModelState) -> State:
-    """Model, buffers and optimiser as tensors that safetensors can hold."""
+    """Model, buffers, optimiser and kept scores as tensors that safetensors can hold."""
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
     for index, entries in state.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in entries.items() if value is not None}
-    return tensors, {"stages": state.stages}
+    if state.kept is None:
+        return tensors, {"stages": state.stages}
+    tensors |= {"scores.public": state.kept.scores, "scores.calibration": state.kept.calibration_scores}
+    return tensors, {"stages": state.stages, "scores_round": state.kept.round}
 
 
 def _restore(state: ModelState, stored: State) -> None:
     tensors, facts = stored
     state.stages = int(facts["stages"])
+    if "scores_round" in facts:
+        kept = (tensors[f"scores.{name}"] for name in ("public", "calibration"))
+        state.kept = KeptScores(int(facts["scores_round"]), *kept)
     state.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     slots: dict[int, dict[str, Any]] = {}

@@ -114,7 +114,14 @@ class Method:
         if self.tau is None:
             found |= dict.fromkeys(THEORY_SETTINGS, "the theory is about weighted averages of predictions")
         if self.client != "distillation":
-            scores = ("density.kind", "density.standardise", "wire.labels", "wire.delta", *PRIVACY_SETTINGS)
+            scores = (
+                "density.kind",
+                "density.refresh",
+                "density.standardise",
+                "wire.labels",
+                "wire.delta",
+                *PRIVACY_SETTINGS,
+            )
             found |= dict.fromkeys(scores, "its clients send votes")
         return found
 
@@ -129,6 +136,7 @@ PREDICTION_SETTINGS = (
     "wire.delta",
     "wire.labels",
     "density.kind",
+    "density.refresh",
     "density.standardise",
     *GUARD_SETTINGS,
     "attack.kind",
