@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from trustmix.density import DensityRatio, roc_auc
+from trustmix.density import DensityRatio, ratio, roc_auc
 from trustmix.density.ratio import FOLDS, WIDE, cross_fitted_log_ratio, fit_balanced_logistic
 
 
@@ -90,3 +90,19 @@ def test_a_shifted_client_is_recognised_among_wide_features() -> None:
     scores = DensityRatio.fit(own, torch.zeros(200)).log_prob(public)
     assert roc_auc(scores, torch.arange(600) < 200) > 0.9
     assert math.isfinite(float(scores.sum()))
+
+
+def test_the_strong_penalty_is_taken_where_it_is_much_better_on_samples_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many features of noise and few samples are fitted by heart with the weak penalty; few features are not."""
+
+    def auc(width: int, min_gain: float) -> float:
+        own, public = blobs(100, 0.0, width, 1), blobs(600, 0.0, width, 2)
+        own[:, 0] += 2
+        public[:200, 0] += 2
+        monkeypatch.setattr(ratio, "MIN_GAIN", min_gain)
+        return roc_auc(cross_fitted_log_ratio(own, public)[0], torch.arange(600) < 200)
+
+    assert auc(200, ratio.MIN_GAIN) > auc(200, math.inf) + 0.01
+    assert auc(3, ratio.MIN_GAIN) == auc(3, math.inf)

@@ -79,8 +79,10 @@ def score_inputs(
     _, seen = _views(model, calibration.inputs, hardware, kind)
     density = resolve_density(kind).fit(seen, calibration.labels)
     logits, points = _views(model, inputs, hardware, kind)
-    scores = density.log_prob(points)
-    known = density.own_scores(points) if isinstance(density, DensityRatio) else density.log_prob(seen)
+    if isinstance(density, DensityRatio):
+        scores, known = density.score_both(points)
+    else:
+        scores, known = density.log_prob(points), density.log_prob(seen)
     if standardise:
         known, scores = standardize_scores(known, known), standardize_scores(known, scores)
     return ScoredInputs(logits, scores, known, density)
