@@ -9,10 +9,12 @@ from torch import nn
 
 import trustmix as tm
 from trustmix import Recipe, TrustmixError
+from trustmix.experiment import estimate
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.estimate import estimate_cost
 from trustmix.experiment.run import build_probe
 from trustmix.experiment.run_directory import RunDirectory
+from trustmix.federation.discriminator import count_steps
 from trustmix.federation.scoring import density_samples
 
 SETTINGS = ["clients=5", "rounds=1", "split.samples_per_client=60", "public.samples=80", "engine.mode=sequential"]
@@ -46,6 +48,13 @@ def test_the_forecast_is_of_messages_with_the_densitys_own_scores() -> None:
     plain, features = (estimate_cost(recipe(f"density.kind={kind}")).messages for kind in ("gaussians", "features"))
     assert features["float32"][0] == pytest.approx(plain["float32"][0], rel=0.05)
     assert features["float32"][0] != plain["float32"][0]
+
+
+def test_the_forecast_counts_the_training_of_discriminators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "measure_throughput", lambda *_: 1.0)  # so that seconds are steps
+    ratio, dearer = (estimate_cost(recipe(f"density.kind={kind}", "rounds=1")) for kind in ("ratio", "discriminator"))
+    assert dearer.training_seconds == ratio.training_seconds + 5 * count_steps(48, 80, 32)
+    assert dearer.messages["float32"][0] == pytest.approx(ratio.messages["float32"][0], rel=0.05)
 
 
 def without_features(shape: tuple[int, ...], classes: int) -> nn.Module:

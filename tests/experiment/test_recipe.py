@@ -104,6 +104,11 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("density.refresh=0", r"density\.refresh: the number of rounds .* must be at least 1"),
         ("density.refresh=never", r"density\.refresh"),
         ("density={kind='energy', refresh='once'}", r"density: energy .* has no fit to keep; leave refresh out"),
+        ("density={kind='discriminator', refresh=2}", r"density: .*refresh must be once, or left out"),
+        (
+            "density={kind='discriminator', calibration='augmented'}",
+            r"density: .* leave calibration out",
+        ),
         ("rounds", r'--set takes key=value.*not "rounds"\.'),
         ("=3", r'--set takes key=value.*not "=3"\.'),
     ],
@@ -133,6 +138,14 @@ def test_where_label_sets_are_shared_the_rule_is_trust_unless_another_is_named()
 def test_scores_that_are_not_sent_cannot_be_kept(other: list[str], sentence: str) -> None:
     with pytest.raises(TrustmixError, match=sentence):
         Recipe.load("demo", ["density.refresh=once", *other])
+
+
+def test_discriminators_are_trained_once_and_without_the_noise_of_privacy() -> None:
+    recipe = Recipe.load("demo", ["density.kind=discriminator"])
+    assert recipe.density.refresh == "once"
+    assert Recipe.load(recipe).density == recipe.density
+    with pytest.raises(TrustmixError, match=r"discriminator is trained without the noise of \[privacy\]"):
+        Recipe.load("demo", ["density.kind=discriminator", "privacy.epsilon=8"])
 
 
 @pytest.mark.parametrize("other", ["density.kind=kernel", "density.standardise=true"])

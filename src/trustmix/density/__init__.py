@@ -2,6 +2,7 @@
 
 from trustmix.density.base import (
     DENSITIES,
+    DISCRIMINATOR,
     FEATURES,
     RATIO,
     UNFITTED,
@@ -15,10 +16,11 @@ from trustmix.density.feature_gaussians import FeatureGaussians, ledoit_wolf
 from trustmix.density.gaussians import ClassGaussians
 from trustmix.density.kernel import KernelDensity
 from trustmix.density.ranks import percentile_ranks, roc_auc, standardize_scores
-from trustmix.density.ratio import DensityRatio
+from trustmix.density.ratio import DensityRatio, center_log_ratio
 
 __all__ = [
     "DENSITIES",
+    "DISCRIMINATOR",
     "FEATURES",
     "RATIO",
     "UNFITTED",
@@ -30,6 +32,7 @@ __all__ = [
     "FeatureGaussians",
     "KernelDensity",
     "PrecomputedScores",
+    "center_log_ratio",
     "ledoit_wolf",
     "percentile_ranks",
     "resolve_density",

@@ -119,8 +119,17 @@ def cross_fitted_log_ratio(own: torch.Tensor, public: torch.Tensor) -> tuple[tor
                 coefficients, penalty = strong, STRONG_RIDGE / len(own)
         of_public[left_public] = x_public[left_public] @ coefficients
         of_own[left_own] = x_own[left_own] @ coefficients
-    shift = torch.logsumexp(of_public, 0) - math.log(len(public))
-    return of_public - shift, of_own - shift
+    return center_log_ratio(of_public, of_own)
+
+
+def center_log_ratio(public: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Shift log-ratios of public (N,) and own (n,) samples so that the ratio has mean 1 over the public samples.
+
+    >>> [part.exp().tolist() for part in center_log_ratio(torch.tensor([3.0, 3.0]), torch.tensor([3.0]))]
+    [[1.0, 1.0], [1.0]]
+    """
+    shift = torch.logsumexp(public, 0) - math.log(len(public))
+    return public - shift, own - shift
 
 
 def fit_balanced_logistic(own: torch.Tensor, public: torch.Tensor, ridge: float) -> torch.Tensor:

@@ -20,7 +20,7 @@ from trustmix.aggregation.guard import Guard
 from trustmix.attacks.byzantine_engine import ByzantineEngine
 from trustmix.data import Dataset, Labelled
 from trustmix.data.inference import InputSpec
-from trustmix.density import FEATURES, resolve_density
+from trustmix.density import DISCRIMINATOR, FEATURES, resolve_density
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import ModelConfig, PublicConfig
@@ -127,7 +127,8 @@ def build_federation(
     5
     """
     recipe.validate_method()
-    resolve_density(recipe.density.kind)
+    if recipe.density.kind != DISCRIMINATOR:
+        resolve_density(recipe.density.kind)
     original, method = recipe, recipe.method
     recipe = _centralized(recipe) if method.pooled_data else recipe
     data = data or load_data(recipe)

@@ -4,6 +4,7 @@ Rules between settings of different sections are in `recipe`.
 """
 
 import inspect
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from trustmix.attacks.byzantine_engine import validate_attack
 from trustmix.data import DATASETS, Augment
-from trustmix.density import DENSITIES, RATIO, UNFITTED
+from trustmix.density import DENSITIES, DISCRIMINATOR, RATIO, UNFITTED
 from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing, Refresh
 from trustmix.models import MODELS
 from trustmix.privacy import Mechanism
@@ -140,7 +141,8 @@ class DensityConfig(ConfigModel):
 
     kind: str = Field(
         "gaussians",
-        description="of logits; or kernel, features, ratio, energy, entropy, max-probability, or package.module:Class",
+        description="of logits; or kernel, features, ratio, discriminator, energy, entropy, max-probability, or "
+        "package.module:Class",
     )
     refresh: Refresh = Field(
         "every", description="when scores are made anew: every round, once, or each n-th; else the last are sent"
@@ -154,7 +156,13 @@ class DensityConfig(ConfigModel):
     @field_validator("kind")
     @classmethod
     def _kind(cls, name: str) -> str:
-        return name if ":" in name else _validate_name(DENSITIES, name)
+        return name if ":" in name or name == DISCRIMINATOR else _validate_name(DENSITIES, name)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _discriminators_are_trained_once(cls, fields: object) -> object:
+        discriminates = isinstance(fields, Mapping) and fields.get("kind") == DISCRIMINATOR
+        return {"refresh": "once", **fields} if discriminates and isinstance(fields, Mapping) else fields
 
     @field_validator("refresh")
     @classmethod
@@ -167,6 +175,14 @@ class DensityConfig(ConfigModel):
     def _has_a_fit_to_keep(self) -> "DensityConfig":
         if self.refresh != "every" and self.kind in UNFITTED:
             raise ValueError(f"{self.kind} is computed from logits and has no fit to keep; leave refresh out")
+        return self
+
+    @model_validator(mode="after")
+    def _discriminator(self) -> "DensityConfig":
+        if self.kind == DISCRIMINATOR and self.refresh != "once":
+            raise ValueError("discriminators do not depend on the client's model; refresh must be once, or left out")
+        if self.kind == DISCRIMINATOR and self.calibration == "augmented":
+            raise ValueError("discriminators compare inputs as train.augment has them; leave calibration out")
         return self
 
     @model_validator(mode="after")

@@ -9,15 +9,16 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import nn
 
 from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
-from trustmix.density import PrecomputedScores, percentile_ranks
+from trustmix.density import DISCRIMINATOR, PrecomputedScores, percentile_ranks, standardize_scores
 from trustmix.errors import TrustmixError
+from trustmix.federation.discriminator import train_discriminators
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public
 from trustmix.federation.scoring import KeptScores, Refresh, density_samples, score_inputs
@@ -26,6 +27,8 @@ from trustmix.federation.training import DeviceConfig, Training, TrainingJob, ac
 from trustmix.privacy import DPSGDParams, PrivacyBudget, select_confident_samples
 from trustmix.seeds import torch_generator
 from trustmix.wire import UPLOAD_ENCODERS, LabelSet
+
+T = TypeVar("T")
 
 LabelSharing: TypeAlias = Literal["none", "set", "counts"]
 
@@ -87,7 +90,7 @@ class Client:
     store: Store = field(default_factory=MemoryStore)
     hardware: DeviceConfig = field(default_factory=DeviceConfig)
     density: str = "gaussians"
-    """What scores public samples: a name in `DENSITIES`."""
+    """What scores public samples: a name in `DENSITIES`, or `DISCRIMINATOR`."""
     refresh: Refresh = "every"
     """When scores are made anew: in every round, once, or after so many rounds. In between the last ones are sent."""
     standardise: bool = False
@@ -160,13 +163,7 @@ class Client:
 
     def step(self, request: Request) -> Reply:
         """Answer one request, training on the spot."""
-        with closing(self.step_jobs(request)) as stages:
-            try:
-                while True:
-                    train(next(stages))
-            except StopIteration as end:
-                reply: Reply = end.value
-                return reply
+        return _run_jobs(self.step_jobs(request))
 
     def step_jobs(self, request: Request) -> Generator[TrainingJob, None, Reply]:
         """Answer one request as a generator that yields its training jobs.
@@ -221,6 +218,8 @@ class Client:
                     if len(own):
                         local_accuracy = accuracy(state.model, own.inputs, own.labels, self.hardware)
             if request.upload:
+                if self.density == DISCRIMINATOR and state.kept is None:
+                    state.kept = yield from self._discriminate(request.round, seconds)
                 with _timed(seconds, "predict"):
                     payload = self.make_upload(state, request)
         with _timed(seconds, "save"):
@@ -241,6 +240,8 @@ class Client:
         own, self.public = self.public, public
         try:
             fresh = replace(self._resume(round_ + 1), kept=None)  # kept scores are of the client's own public set
+            if self.density == DISCRIMINATOR:
+                fresh.kept = _run_jobs(self._discriminate(round_, {}))
             return self.make_upload(fresh, Request(round_))
         finally:
             self.public = own
@@ -316,7 +317,8 @@ class Client:
             logits = self.privacy.add_noise(predict(state.model, self.public.inputs, self.hardware).cpu(), generator)
             silence = PrecomputedScores(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
             return UPLOAD_ENCODERS[self.form](logits, silence, header, self.codec, base)
-        if state.kept is not None and not state.kept.are_due(request.round, self.refresh):
+        refresh = "once" if self.density == DISCRIMINATOR else self.refresh
+        if state.kept is not None and not state.kept.are_due(request.round, refresh):
             logits = predict(state.model, self.public.inputs, self.hardware).cpu()
             labels = self._label_set(state.kept.calibration_scores, state.kept.scores)
             return UPLOAD_ENCODERS[self.form](
@@ -330,6 +332,31 @@ class Client:
         as_scores = self.form == "scores" or self.standardise or self.refresh != "every"
         density = PrecomputedScores(scored.scores) if as_scores else scored.density
         return UPLOAD_ENCODERS[self.form](scored.logits, density, header, self.codec, base, labels)
+
+    def _discriminate(self, round_: int, seconds: dict[str, float]) -> Generator[TrainingJob, None, KeptScores]:
+        """Train discriminators and score by them; they do not depend on the client's model, so once is enough."""
+        jobs = train_discriminators(
+            self.model,
+            self.private,
+            self.calibration,
+            self.public.inputs,
+            client=self.id,
+            seed=self.seed,
+            architecture=self.architecture,
+            training=self.training,
+            hardware=self.hardware,
+        )
+        with closing(jobs):
+            try:
+                while True:
+                    job = next(jobs)
+                    yield job
+                    seconds["predict"] = seconds.get("predict", 0.0) + job.seconds
+            except StopIteration as end:
+                scores, known = end.value
+        if self.standardise:
+            known, scores = standardize_scores(known, known), standardize_scores(known, scores)
+        return KeptScores(round_, scores, known)
 
     def _density_samples(self, state: ModelState, round_: int) -> Labelled:
         """What the density is fitted on: calibration samples, or, under a promise, public ones."""
@@ -390,6 +417,17 @@ def _restore(state: ModelState, stored: State) -> None:
             own = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value)
             slots.setdefault(int(index), {})[entry] = own.detach().copy_(value)
     state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": slots})
+
+
+def _run_jobs(jobs: Generator[TrainingJob, None, T]) -> T:
+    """Train what the generator yields, one job after another, and give its result."""
+    with closing(jobs):
+        try:
+            while True:
+                train(next(jobs))
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 @contextmanager
