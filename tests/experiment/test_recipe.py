@@ -148,6 +148,12 @@ def test_discriminators_are_trained_once_and_without_the_noise_of_privacy() -> N
         Recipe.load("demo", ["density.kind=discriminator", "privacy.epsilon=8"])
 
 
+def test_a_private_ratio_is_released_once() -> None:
+    with pytest.raises(TrustmixError, match=r"each density ratio costs a part of privacy\.epsilon; set density"):
+        Recipe.load("demo", ["density.kind=ratio", "privacy.epsilon=8"])
+    assert Recipe.load("demo", ["density.kind=ratio", "density.refresh=once", "privacy.epsilon=8"]).privacy.epsilon == 8
+
+
 @pytest.mark.parametrize("other", ["density.kind=kernel", "density.standardise=true"])
 def test_the_form_density_sends_the_papers_density_and_no_other(other: str) -> None:
     with pytest.raises(TrustmixError, match=r"wire: the form density sends the Gaussians .* set wire\.form = scores"):

@@ -20,7 +20,7 @@ from trustmix.aggregation.guard import Guard
 from trustmix.attacks.byzantine_engine import ByzantineEngine
 from trustmix.data import Dataset, Labelled
 from trustmix.data.inference import InputSpec
-from trustmix.density import DISCRIMINATOR, FEATURES, resolve_density
+from trustmix.density import DISCRIMINATOR, FEATURES, RATIO, resolve_density
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import ModelConfig, PublicConfig
@@ -446,7 +446,13 @@ def _privacy(recipe: Recipe, *, simulated: bool) -> PrivacyBudget | None:
     if config.epsilon is None:
         return None
     return PrivacyBudget(
-        config.epsilon, recipe.rounds, config.delta, config.mechanism, config.clip, simulated=simulated
+        config.epsilon,
+        recipe.rounds,
+        config.delta,
+        config.mechanism,
+        config.clip,
+        ratio=recipe.density.kind == RATIO and config.mechanism == "training",
+        simulated=simulated,
     )
 
 

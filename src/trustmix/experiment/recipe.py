@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from trustmix import storage
-from trustmix.density import DISCRIMINATOR
+from trustmix.density import DISCRIMINATOR, RATIO
 from trustmix.errors import TrustmixError
 from trustmix.experiment import toml_settings as toml
 from trustmix.experiment.config import (
@@ -182,6 +182,8 @@ class Recipe(ConfigModel):
             )
         if self.wire.form != "scores":
             raise ValueError("[privacy] goes with wire.form = scores")
+        if (self.density.kind, self.privacy.mechanism) == (RATIO, "training") and self.density.refresh != "once":
+            raise ValueError("each density ratio costs a part of privacy.epsilon; set density.refresh = once")
         if self.density.kind == DISCRIMINATOR:
             raise ValueError("density.kind = discriminator is trained without the noise of [privacy]; choose another")
         if self.privacy.mechanism == "uploads" and self.density.refresh != "every":

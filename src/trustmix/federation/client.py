@@ -16,17 +16,17 @@ from torch import nn
 
 from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
-from trustmix.density import DISCRIMINATOR, PrecomputedScores, percentile_ranks, standardize_scores
+from trustmix.density import DISCRIMINATOR, RATIO, PrecomputedScores, percentile_ranks, standardize_scores
 from trustmix.errors import TrustmixError
 from trustmix.federation.discriminator import train_discriminators
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public
-from trustmix.federation.scoring import KeptScores, Refresh, density_samples, score_inputs
+from trustmix.federation.scoring import KeptScores, Refresh, density_samples, extract_features, score_inputs
 from trustmix.federation.state import MemoryStore, State, Store
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
-from trustmix.privacy import DPSGDParams, PrivacyBudget, select_confident_samples
+from trustmix.privacy import DPSGDParams, PrivacyBudget, release_log_ratio, select_confident_samples
 from trustmix.seeds import torch_generator
-from trustmix.wire import UPLOAD_ENCODERS, LabelSet
+from trustmix.wire import UPLOAD_ENCODERS, LabelSet, MessageHeader
 
 T = TypeVar("T")
 
@@ -317,13 +317,13 @@ class Client:
             logits = self.privacy.add_noise(predict(state.model, self.public.inputs, self.hardware).cpu(), generator)
             silence = PrecomputedScores(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
             return UPLOAD_ENCODERS[self.form](logits, silence, header, self.codec, base)
-        refresh = "once" if self.density == DISCRIMINATOR else self.refresh
+        private_ratio = self.density == RATIO and self.privacy is not None and self.privacy.ratio
+        refresh = "once" if self.density == DISCRIMINATOR or private_ratio else self.refresh
         if state.kept is not None and not state.kept.are_due(request.round, refresh):
-            logits = predict(state.model, self.public.inputs, self.hardware).cpu()
-            labels = self._label_set(state.kept.calibration_scores, state.kept.scores)
-            return UPLOAD_ENCODERS[self.form](
-                logits, PrecomputedScores(state.kept.scores), header, self.codec, base, labels
-            )
+            return self._encode_kept(state, state.kept, header, base)
+        if self.privacy is not None and private_ratio:
+            state.kept = self._release_ratio(state, request.round, self.privacy)
+            return self._encode_kept(state, state.kept, header, base)
         known = self._density_samples(state, request.round)
         scored = score_inputs(state.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
         if self.refresh != "every":
@@ -332,6 +332,26 @@ class Client:
         as_scores = self.form == "scores" or self.standardise or self.refresh != "every"
         density = PrecomputedScores(scored.scores) if as_scores else scored.density
         return UPLOAD_ENCODERS[self.form](scored.logits, density, header, self.codec, base, labels)
+
+    def _encode_kept(
+        self, state: ModelState, kept: KeptScores, header: MessageHeader, base: torch.Tensor | None
+    ) -> bytes:
+        """The upload of the model's predictions with scores that are known."""
+        logits = predict(state.model, self.public.inputs, self.hardware).cpu()
+        labels = self._label_set(kept.calibration_scores, kept.scores)
+        return UPLOAD_ENCODERS[self.form](logits, PrecomputedScores(kept.scores), header, self.codec, base, labels)
+
+    def _release_ratio(self, state: ModelState, round_: int, privacy: PrivacyBudget) -> KeptScores:
+        """The noisy density ratio of the private records; ranks are among public samples of the client's classes."""
+        logits, points = extract_features(state.model, self.public.inputs, self.hardware)
+        _, own = extract_features(state.model, self.private.inputs, self.hardware)
+        generator = privacy.generator(self.seed, "ratio", self.id, round_)
+        scores = release_log_ratio(own, points, privacy.ratio_noise, generator)
+        chosen, _ = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
+        known = scores[chosen]
+        if self.standardise:
+            known, scores = standardize_scores(known, known), standardize_scores(known, scores)
+        return KeptScores(round_, scores, known)
 
     def _discriminate(self, round_: int, seconds: dict[str, float]) -> Generator[TrainingJob, None, KeptScores]:
         """Train discriminators and score by them; they do not depend on the client's model, so once is enough."""

@@ -95,6 +95,18 @@ def _views(
     if kind not in FEATURES:
         logits = predict(model, inputs, hardware).cpu()
         return logits, logits
+    return extract_features(model, inputs, hardware)
+
+
+def extract_features(
+    model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (n, C) of inputs, and what the last layer is given (n, D).
+
+    >>> logits, features = extract_features(nn.Linear(4, 3), torch.rand(5, 4), DeviceConfig())
+    >>> logits.shape, features.shape
+    (torch.Size([5, 3]), torch.Size([5, 4]))
+    """
     whole = WithFeatures(model)
     both = predict(whole, inputs, hardware).cpu()
     return both[:, : whole.classes], both[:, whole.classes :]
