@@ -54,8 +54,9 @@ def release_log_ratio(
     """
     x_own, x_public = _unit_rows(own.to(torch.float64), public.to(torch.float64))
     beta = fit_strongly_convex(x_own, x_public)
-    noise = torch.randn(len(beta), generator=generator, dtype=torch.float64)
-    scores = SCALE * (x_public @ (beta + noise_multiplier * sensitivity(len(own)) * noise))
+    spread = noise_multiplier * sensitivity(len(own))
+    noisy = beta + spread * torch.randn(len(beta), generator=generator, dtype=torch.float64)
+    scores = SCALE * (x_public @ noisy)
     return center_log_ratio(scores, scores)[0]
 
 
