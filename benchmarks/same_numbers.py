@@ -55,7 +55,6 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     },
     "small scaffold": ("digits", [*SMALL, "rule=scaffold", "train.optimizer=sgd"]),
     "small tau": ("digits", [*SMALL, "rule={ tau = 0.4 }"]),
-    "small coupling": ("digits", [*SMALL, *LABELS, "rule=coupling"]),
     "small trust": ("digits", [*SMALL, *LABELS]),
     "small trust counts": ("digits", [*SMALL, "wire.labels=counts", "split.kind=dirichlet", "guard.on=false"]),
     "small unguarded": ("digits", [*SMALL, "guard.on=false"]),

@@ -47,8 +47,7 @@ def test_rules_with_weights_show_them_in_the_tracked_samples(name: str) -> None:
     rule.track(torch.tensor([4, 0]))
     scores = rng.normal(0, 3, (3, 6))
     for client, score in enumerate(scores):
-        counts, ranks = np.array([1, 1]), rng.random(6)
-        rule.update(Upload.from_arrays(str(client), np.full((6, 2), 0.5), score, class_counts=counts, ranks=ranks))
+        rule.update(Upload.from_arrays(str(client), np.full((6, 2), 0.5), score))
     weights = rule.client_weights()
     assert weights is not None
     assert list(weights) == ["0", "1", "2"]

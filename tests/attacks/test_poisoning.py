@@ -18,9 +18,9 @@ HEADER = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
 def upload(seed: int) -> Upload:
     generator = torch.Generator().manual_seed(seed)
     held = torch.tensor([1, 1, 0, 0, 0]).roll(seed)
-    scores, ranks = torch.randn(SAMPLES, generator=generator), torch.rand(SAMPLES, generator=generator)
+    scores = torch.randn(SAMPLES, generator=generator)
     predictions = torch.softmax(3 * torch.randn(SAMPLES, CLASSES, generator=generator), 1)
-    return Upload(str(seed), predictions, scores, held, ranks)
+    return Upload(str(seed), predictions, scores, held)
 
 
 HONEST = [upload(seed) for seed in range(1, 6)]
@@ -104,5 +104,3 @@ def test_concentrate_changes_few_samples_and_claims_trust_only_there() -> None:
     assert int(changed.sum()) == 1
     assert torch.equal(found.predictions[changed].argmax(1), MEAN[changed].argmin(1))
     assert torch.equal(scores_of(found)[~changed], scores_of(OWN)[~changed])
-    assert found.ranks is not None
-    assert bool((found.ranks[~changed] == 0).all())

@@ -128,7 +128,7 @@ def test_where_label_sets_are_shared_the_rule_is_trust_unless_another_is_named()
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        (["wire.form=density"], r"the form density sends no scores to keep; leave density\.refresh out"),
+        (["wire.form=density"], r"wire\.form = density sends no scores to keep; leave density\.refresh out"),
         (["theory.every=1"], r"theory\.every measures scores of each round's models; leave density\.refresh out"),
         (["privacy={epsilon=8, mechanism='uploads'}"], r"sends no scores to keep; leave density\.refresh"),
         (["rule=fedavg"], r"density\.refresh is not read by fedavg: it exchanges weights; leave density\.refresh out"),
@@ -148,10 +148,16 @@ def test_discriminators_are_trained_once_and_without_the_noise_of_privacy() -> N
         Recipe.load("demo", ["density.kind=discriminator", "privacy.epsilon=8"])
 
 
-def test_a_private_ratio_is_released_once() -> None:
-    with pytest.raises(TrustmixError, match=r"each density ratio costs a part of privacy\.epsilon; set density"):
-        Recipe.load("demo", ["density.kind=ratio", "privacy.epsilon=8"])
-    assert Recipe.load("demo", ["density.kind=ratio", "density.refresh=once", "privacy.epsilon=8"]).privacy.epsilon == 8
+def test_a_private_ratio_is_paid_for_and_released_once() -> None:
+    private = ["privacy.epsilon=8", "privacy.ratio=0.25"]
+    assert Recipe.load("demo", [*private, "density.kind=ratio", "density.refresh=once"]).privacy.ratio == 0.25
+    with pytest.raises(TrustmixError, match=r"privacy\.ratio pays for one density ratio; set density\.refresh = once"):
+        Recipe.load("demo", [*private, "density.kind=ratio"])
+    for other in ("density.kind=gaussians", "privacy.mechanism=uploads"):
+        with pytest.raises(
+            TrustmixError, match=r"privacy\.ratio pays for density\.kind = ratio with privacy\.mechanism"
+        ):
+            Recipe.load("demo", [*private, other])
 
 
 @pytest.mark.parametrize("other", ["density.kind=kernel", "density.standardise=true"])

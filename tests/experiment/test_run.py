@@ -332,13 +332,6 @@ def test_label_sets_reach_the_rule_by_the_wire(tmp_path: Path) -> None:
         assert history.rounds[0].bytes_up > without.rounds[0].bytes_up
 
 
-def test_classes_that_nobody_can_compare_are_refused_before_training(tmp_path: Path) -> None:
-    recipe = small("wire.labels=set", "clients=5", "rule=coupling")  # two classes each, a deck of ten: five islands
-    with pytest.raises(TrustmixError, match="no chain of clients that share a class leads from class"):
-        tm.run(recipe, out=tmp_path / "run")
-    assert not (tmp_path / "run" / "rounds.jsonl").exists()
-
-
 @pytest.mark.parametrize("change", ["theory.every=1", "track.tensorboard=tb", "track.mlflow=ml"])
 def test_what_needs_a_run_directory_is_refused_without_one(change: str) -> None:
     with pytest.raises(TrustmixError, match=f"{change.partition('=')[0]} needs a run directory; give out"):

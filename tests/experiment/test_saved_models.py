@@ -80,7 +80,7 @@ def test_predictions_of_clients_can_be_mixed_and_are_then_better_than_theirs(dig
     with np.load(tmp_path / "teacher.npz") as teacher:
         mixed = float((teacher["predictions"].argmax(1) == load("digits").test.labels.numpy()).mean())
         assert float(teacher["effective_clients"].mean()) < 3.9  # by scores, not by plain averaging
-    trust = CliRunner().invoke(app, ["mix", *files, "--rule", "trust", "--out", str(tmp_path / "coupled.npz")])
+    trust = CliRunner().invoke(app, ["mix", *files, "--rule", "trust", "--out", str(tmp_path / "trust.npz")])
     assert trust.exit_code == 0, trust.stderr
     assert mixed > last_line(digits)["accuracy_mean"]
 

@@ -75,11 +75,11 @@ def keeping_client(public: tm.Public, refresh: Refresh, **settings: Any) -> tm.C
         torch.manual_seed(3)
         return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
 
-    return tm.Client("a", build, data, data, public, refresh=refresh, density="ratio", labels="set", **settings)
+    return tm.Client("a", build, data, data, public, refresh=refresh, density="ratio", **settings)
 
 
 def uploads(client: tm.Client, public: tm.Public, rounds: range) -> list[torch.Tensor]:
-    """Predictions, scores and ranks side by side, (N, C + 2), of each round."""
+    """Predictions and scores side by side, (N, C + 1), of each round."""
     payloads = [(r, client.step(Request(r)).payload) for r in rounds]
     return [read(payload, public, r) for r, payload in payloads if payload is not None]
 
@@ -87,8 +87,7 @@ def uploads(client: tm.Client, public: tm.Public, rounds: range) -> list[torch.T
 def read(payload: bytes, public: tm.Public, round_: int) -> torch.Tensor:
     upload = decode_upload(payload, public.header("a", round_))
     assert upload.scores is not None
-    assert upload.ranks is not None
-    return torch.cat([upload.predictions, upload.scores.unsqueeze(1), upload.ranks.unsqueeze(1)], 1)
+    return torch.cat([upload.predictions, upload.scores.unsqueeze(1)], 1)
 
 
 @pytest.mark.parametrize(

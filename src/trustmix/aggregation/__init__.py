@@ -2,11 +2,10 @@
 
 from trustmix.aggregation.base import Aggregator, AggregatorFactory, StateDict, SumAggregator, Teacher, Upload
 from trustmix.aggregation.client_weights import client_weights, vote_agreement_weights
-from trustmix.aggregation.coupling import Coupling, couple, validate_connected
-from trustmix.aggregation.guard import Guard, GuardedAggregator
-from trustmix.aggregation.holders import Holders, bounded_ratio
+from trustmix.aggregation.guard import Guard, GuardedAggregator, guarded
 from trustmix.aggregation.robust import BatchAggregator, Cronus, ExpGuard, GeometricMedian, Median
-from trustmix.aggregation.trust import Trust, competence
+from trustmix.aggregation.robust_trust import RobustTrust
+from trustmix.aggregation.trust import Trust, bounded_ratio, ratio_and_shares
 from trustmix.aggregation.weighted_average import Accumulator, mix
 
 __all__ = [
@@ -14,14 +13,13 @@ __all__ = [
     "Aggregator",
     "AggregatorFactory",
     "BatchAggregator",
-    "Coupling",
     "Cronus",
     "ExpGuard",
     "GeometricMedian",
     "Guard",
     "GuardedAggregator",
-    "Holders",
     "Median",
+    "RobustTrust",
     "StateDict",
     "SumAggregator",
     "Teacher",
@@ -29,9 +27,8 @@ __all__ = [
     "Upload",
     "bounded_ratio",
     "client_weights",
-    "competence",
-    "couple",
+    "guarded",
     "mix",
-    "validate_connected",
+    "ratio_and_shares",
     "vote_agreement_weights",
 ]

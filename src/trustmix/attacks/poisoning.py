@@ -96,7 +96,7 @@ def inflate(context: AttackContext) -> Upload:
     Returns
     -------
     Upload
-        The own upload with inflated scores, and with ranks of one if it has ranks.
+        The own upload with inflated scores.
 
     Examples
     --------
@@ -104,8 +104,7 @@ def inflate(context: AttackContext) -> Upload:
     >>> inflate(AttackContext(own, [own], torch.Generator())).scores.tolist()
     [999997.0]
     """
-    ranks = None if context.own.ranks is None else torch.ones_like(context.own.ranks)
-    return replace(context.own, scores=scores_of(context.own) + SCORE_INFLATION, ranks=ranks)
+    return replace(context.own, scores=scores_of(context.own) + SCORE_INFLATION)
 
 
 @POISONING_ATTACKS.register("random")
@@ -261,7 +260,7 @@ def hide(context: AttackContext) -> Upload:
 
 @POISONING_ATTACKS.register("takeover")
 def takeover(context: AttackContext) -> Upload:
-    """LMA with the largest claims: the best honest score of every sample, all classes, and ranks of one.
+    """LMA with the largest claims: the best honest score of every sample, and all classes.
 
     Parameters
     ----------
@@ -271,19 +270,18 @@ def takeover(context: AttackContext) -> Upload:
     Returns
     -------
     Upload
-        The upload of `least_likely` with these scores; class counts and ranks only if the own upload has them.
+        The upload of `least_likely` with these scores; class counts only if the own upload has them.
     """
     attack = least_likely(context)
     counts = attack.class_counts
     scores = torch.stack([scores_of(upload) for upload in context.honest]).amax(0)
     claimed = None if counts is None else torch.full_like(counts, int(counts.max()))
-    ranks = None if attack.ranks is None else torch.ones_like(attack.ranks)
-    return replace(attack, scores=scores, class_counts=claimed, ranks=ranks)
+    return replace(attack, scores=scores, class_counts=claimed)
 
 
 @POISONING_ATTACKS.register("concentrate")
 def concentrate(context: AttackContext) -> Upload:
-    """LMA on one sample in `CONCENTRATE_EVERY`, with all high ranks on these samples; honest on the others.
+    """LMA on one sample in `CONCENTRATE_EVERY`, with high scores on these samples; honest on the others.
 
     The upload contradicts others on few samples and claims expertise on few samples. The attack aims at guards that
     compute one reputation from the whole upload.
@@ -303,11 +301,8 @@ def concentrate(context: AttackContext) -> Upload:
     chosen = torch.zeros(samples, dtype=torch.bool)
     chosen[torch.randperm(samples, generator=context.generator)[: max(1, samples // CONCENTRATE_EVERY)]] = True
     predictions = torch.where(chosen.unsqueeze(1), attack.predictions, own.predictions)
-    ranks = None if own.ranks is None else torch.zeros_like(own.ranks)
-    if ranks is not None:
-        ranks[chosen] = torch.linspace(0, 1, int(chosen.sum()), dtype=ranks.dtype)
     scores = torch.where(chosen, scores_of(attack), scores_of(own))
-    return replace(attack, predictions=predictions, scores=scores, ranks=ranks)
+    return replace(attack, predictions=predictions, scores=scores)
 
 
 @POISONING_ATTACKS.register("labels")

@@ -1,4 +1,4 @@
-"""How much a client has seen of a sample: densities of its logits or features, other scores, and ranks of scores."""
+"""How much a client has seen of a sample: densities of its logits or features, other scores."""
 
 from trustmix.density.base import (
     DENSITIES,
@@ -15,8 +15,8 @@ from trustmix.density.confidence import ConfidenceScore
 from trustmix.density.feature_gaussians import FeatureGaussians, ledoit_wolf
 from trustmix.density.gaussians import ClassGaussians
 from trustmix.density.kernel import KernelDensity
-from trustmix.density.ranks import percentile_ranks, roc_auc, standardize_scores
 from trustmix.density.ratio import DensityRatio, center_log_ratio
+from trustmix.density.scores import roc_auc, standardize_scores
 
 __all__ = [
     "DENSITIES",
@@ -34,7 +34,6 @@ __all__ = [
     "PrecomputedScores",
     "center_log_ratio",
     "ledoit_wolf",
-    "percentile_ranks",
     "resolve_density",
     "roc_auc",
     "standardize_scores",

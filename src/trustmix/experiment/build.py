@@ -15,12 +15,11 @@ from typing import Self
 import psutil
 import torch
 
-from trustmix.aggregation.coupling import validate_connected
 from trustmix.aggregation.guard import Guard
 from trustmix.attacks.byzantine_engine import ByzantineEngine
 from trustmix.data import Dataset, Labelled
 from trustmix.data.inference import InputSpec
-from trustmix.density import DISCRIMINATOR, FEATURES, RATIO, resolve_density
+from trustmix.density import DISCRIMINATOR, FEATURES, resolve_density
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import ModelConfig, PublicConfig
@@ -147,8 +146,6 @@ def build_federation(
     validate_privacy(recipe, data.train.inputs, clients)
     student = build_student(recipe, data, clients[0], folder)
     classes = {client.id: torch.unique(client.private.labels).cpu() for client in clients}
-    if method.needs_label_sets and method.make_aggregator().compares_classes:
-        validate_connected(classes, data.classes)
     setup = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
     log.info("engine: %s", setup.description)
     if student is not None:
@@ -451,7 +448,7 @@ def _privacy(recipe: Recipe, *, simulated: bool) -> PrivacyBudget | None:
         config.delta,
         config.mechanism,
         config.clip,
-        ratio=recipe.density.kind == RATIO and config.mechanism == "training",
+        ratio=config.ratio,
         simulated=simulated,
     )
 

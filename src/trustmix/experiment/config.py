@@ -141,7 +141,7 @@ class DensityConfig(ConfigModel):
 
     kind: str = Field(
         "gaussians",
-        description="of logits; or kernel, features, ratio, discriminator, energy, entropy, max-probability, or "
+        description="if not set, ratio for the rule trust and gaussians for others; or another name, or "
         "package.module:Class",
     )
     refresh: Refresh = Field(
@@ -251,7 +251,9 @@ class WireConfig(ConfigModel):
     )
     delta: bool = Field(False, description="upload the difference to the last teacher where that is shorter")
     labels: LabelSharing = Field(
-        "none", description="share with the server which classes a client holds, or how many of each"
+        "none",
+        description="share which classes a client holds (set) or how many of each (counts); inferred is the same as "
+        "none: the rule trust estimates them",
     )
 
     @field_validator("up", "down")
@@ -273,6 +275,9 @@ class PrivacyConfig(ConfigModel):
     delta: float = Field(1e-5, gt=0, lt=1, description="chance that the promise fails")
     mechanism: Mechanism = Field("training", description="training: noisy gradients; uploads: noisy predictions")
     clip: float = Field(1.0, gt=0, description="longest gradient of a record, for training")
+    ratio: Chance = Field(
+        0.0, description="part of epsilon for one density ratio of the records; 0 makes scores of public samples alone"
+    )
 
 
 class ParticipationConfig(ConfigModel):

@@ -16,7 +16,7 @@ from torch import nn
 
 from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
-from trustmix.density import DISCRIMINATOR, RATIO, PrecomputedScores, percentile_ranks, standardize_scores
+from trustmix.density import DISCRIMINATOR, RATIO, PrecomputedScores, standardize_scores
 from trustmix.errors import TrustmixError
 from trustmix.federation.discriminator import train_discriminators
 from trustmix.federation.messages import Reply, Request
@@ -26,11 +26,11 @@ from trustmix.federation.state import MemoryStore, State, Store
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
 from trustmix.privacy import DPSGDParams, PrivacyBudget, release_log_ratio, select_confident_samples
 from trustmix.seeds import torch_generator
-from trustmix.wire import UPLOAD_ENCODERS, LabelSet, MessageHeader
+from trustmix.wire import UPLOAD_ENCODERS, MessageHeader
 
 T = TypeVar("T")
 
-LabelSharing: TypeAlias = Literal["none", "set", "counts"]
+LabelSharing: TypeAlias = Literal["none", "inferred", "set", "counts"]
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Client:
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
     hardware: DeviceConfig = field(default_factory=DeviceConfig)
-    density: str = "gaussians"
+    density: str = RATIO
     """What scores public samples: a name in `DENSITIES`, or `DISCRIMINATOR`."""
     refresh: Refresh = "every"
     """When scores are made anew: in every round, once, or after so many rounds. In between the last ones are sent."""
@@ -317,7 +317,7 @@ class Client:
             logits = self.privacy.add_noise(predict(state.model, self.public.inputs, self.hardware).cpu(), generator)
             silence = PrecomputedScores(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
             return UPLOAD_ENCODERS[self.form](logits, silence, header, self.codec, base)
-        private_ratio = self.density == RATIO and self.privacy is not None and self.privacy.ratio
+        private_ratio = self.density == RATIO and self.privacy is not None and self.privacy.ratio > 0
         refresh = "once" if self.density == DISCRIMINATOR or private_ratio else self.refresh
         if state.kept is not None and not state.kept.are_due(request.round, refresh):
             return self._encode_kept(state, state.kept, header, base)
@@ -327,31 +327,29 @@ class Client:
         known = self._density_samples(state, request.round)
         scored = score_inputs(state.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
         if self.refresh != "every":
-            state.kept = KeptScores(request.round, scored.scores, scored.calibration_scores)
-        labels = self._label_set(scored.calibration_scores, scored.scores)
+            state.kept = KeptScores(request.round, scored.scores)
         as_scores = self.form == "scores" or self.standardise or self.refresh != "every"
         density = PrecomputedScores(scored.scores) if as_scores else scored.density
-        return UPLOAD_ENCODERS[self.form](scored.logits, density, header, self.codec, base, labels)
+        return UPLOAD_ENCODERS[self.form](scored.logits, density, header, self.codec, base, self._class_counts())
 
     def _encode_kept(
         self, state: ModelState, kept: KeptScores, header: MessageHeader, base: torch.Tensor | None
     ) -> bytes:
         """The upload of the model's predictions with scores that are known."""
         logits = predict(state.model, self.public.inputs, self.hardware).cpu()
-        labels = self._label_set(kept.calibration_scores, kept.scores)
-        return UPLOAD_ENCODERS[self.form](logits, PrecomputedScores(kept.scores), header, self.codec, base, labels)
+        scores = PrecomputedScores(kept.scores)
+        return UPLOAD_ENCODERS[self.form](logits, scores, header, self.codec, base, self._class_counts())
 
     def _release_ratio(self, state: ModelState, round_: int, privacy: PrivacyBudget) -> KeptScores:
-        """The noisy density ratio of the private records; ranks are among public samples of the client's classes."""
+        """The noisy density ratio of the private records."""
         logits, points = extract_features(state.model, self.public.inputs, self.hardware)
         _, own = extract_features(state.model, self.private.inputs, self.hardware)
         generator = privacy.generator(self.seed, "ratio", self.id, round_)
         scores = release_log_ratio(own, points, privacy.ratio_noise, generator)
-        chosen, _ = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
-        known = scores[chosen]
-        if self.standardise:
-            known, scores = standardize_scores(known, known), standardize_scores(known, scores)
-        return KeptScores(round_, scores, known)
+        if self.standardise:  # records have no scores without noise, public samples of the client's classes have
+            chosen, _ = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
+            scores = standardize_scores(scores[chosen], scores)
+        return KeptScores(round_, scores)
 
     def _discriminate(self, round_: int, seconds: dict[str, float]) -> Generator[TrainingJob, None, KeptScores]:
         """Train discriminators and score by them; they do not depend on the client's model, so once is enough."""
@@ -374,9 +372,7 @@ class Client:
                     seconds["predict"] = seconds.get("predict", 0.0) + job.seconds
             except StopIteration as end:
                 scores, known = end.value
-        if self.standardise:
-            known, scores = standardize_scores(known, known), standardize_scores(known, scores)
-        return KeptScores(round_, scores, known)
+        return KeptScores(round_, standardize_scores(known, scores) if self.standardise else scores)
 
     def _density_samples(self, state: ModelState, round_: int) -> Labelled:
         """What the density is fitted on: calibration samples, or, under a promise, public ones."""
@@ -389,14 +385,12 @@ class Client:
         generator = calibration_generator(self.seed, self.id, round_)
         return Labelled(augment_batch(self.calibration.inputs, "crop-flip", generator), self.calibration.labels)
 
-    def _label_set(self, calibration_scores: torch.Tensor, scores: torch.Tensor) -> LabelSet | None:
-        """What the client shares of its label set, and the ranks of the scores that go with it."""
-        if self.labels == "none":
+    def _class_counts(self) -> torch.Tensor | None:
+        """What the client shares of its label set."""
+        if self.labels not in ("set", "counts"):
             return None
         counts = torch.bincount(self.private.labels.cpu(), minlength=self.public.classes)
-        return LabelSet(
-            counts if self.labels == "counts" else counts.clamp(max=1), percentile_ranks(calibration_scores, scores)
-        )
+        return counts if self.labels == "counts" else counts.clamp(max=1)
 
     def _own_class_test(self, test: Labelled) -> Labelled:
         if self._own_test is None:
@@ -416,7 +410,7 @@ def _to_stored(state: ModelState) -> State:
         tensors |= {f"optimizer.{index}.{name}": value for name, value in entries.items() if value is not None}
     if state.kept is None:
         return tensors, {"stages": state.stages}
-    tensors |= {"scores.public": state.kept.scores, "scores.calibration": state.kept.calibration_scores}
+    tensors |= {"scores": state.kept.scores}
     return tensors, {"stages": state.stages, "scores_round": state.kept.round}
 
 
@@ -424,8 +418,7 @@ def _restore(state: ModelState, stored: State) -> None:
     tensors, facts = stored
     state.stages = int(facts["stages"])
     if "scores_round" in facts:
-        kept = (tensors[f"scores.{name}"] for name in ("public", "calibration"))
-        state.kept = KeptScores(int(facts["scores_round"]), *kept)
+        state.kept = KeptScores(int(facts["scores_round"]), tensors["scores"])
     state.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     slots: dict[int, dict[str, Any]] = {}

@@ -8,7 +8,7 @@ from statistics import fmean
 import torch
 
 from trustmix.aggregation.base import Aggregator, AggregatorFactory, StateDict, Upload
-from trustmix.aggregation.guard import GuardedAggregator
+from trustmix.aggregation.guard import guarded
 from trustmix.density import roc_auc
 from trustmix.errors import TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerContext
@@ -31,7 +31,7 @@ class Distillation(ServerAlgorithm):
     def __init__(self, context: ServerContext, make_aggregator: AggregatorFactory) -> None:
         self.context = context
         rule = make_aggregator()
-        self.aggregator: Aggregator = rule if context.guard is None else GuardedAggregator(rule, context.guard)
+        self.aggregator: Aggregator = rule if context.guard is None else guarded(rule, context.guard)
         self._round = 0
         self._last_teacher: torch.Tensor | None = None
         self._density_aucs: list[float] = []
@@ -75,8 +75,7 @@ class Distillation(ServerAlgorithm):
             "density_auc": fmean(self._density_aucs) if self._density_aucs else None,
             "paper_bytes_up": len(clients) * predictions_bytes(len(public.inputs), public.classes),
         }
-        if isinstance(self.aggregator, GuardedAggregator):
-            self._guard_report = self.aggregator.report()
+        self._guard_report = self.aggregator.report()
         self.aggregator.reset()
         return RoundResult(message, metrics, seconds)
 

@@ -21,16 +21,15 @@ Refresh: TypeAlias = Literal["every", "once"] | int
 
 @dataclass(frozen=True)
 class KeptScores:
-    """The scores (N,) of the public samples and (n,) of the calibration samples, and the round they were made in."""
+    """The scores (N,) of the public samples, and the round they were made in."""
 
     round: int
     scores: torch.Tensor
-    calibration_scores: torch.Tensor
 
     def are_due(self, round_: int, refresh: Refresh) -> bool:
         """Whether scores are made anew in a round.
 
-        >>> kept = KeptScores(2, torch.zeros(5), torch.zeros(3))
+        >>> kept = KeptScores(2, torch.zeros(5))
         >>> kept.are_due(4, "every"), kept.are_due(4, "once"), kept.are_due(4, 3), kept.are_due(5, 3)
         (True, False, False, True)
         """

@@ -96,7 +96,7 @@ class Federation:
     >>> x, y = torch.rand(20, 4), torch.arange(20) % 2
     >>> public = tm.Public(torch.rand(8, 4), classes=2)
     >>> clients = [tm.Client.from_arrays(name, model, x, y, public=public) for name in ("north", "south")]
-    >>> with tm.Federation(clients=clients, public=public, rule="suwa") as federation:
+    >>> with tm.Federation(clients=clients, public=public, rule="trust") as federation:
     ...     history = federation.run(rounds=2)
     >>> [line.participants for line in history.rounds]
     [['north', 'south'], ['north', 'south']]
@@ -107,7 +107,7 @@ class Federation:
         *,
         clients: Sequence[Client] | Engine,
         public: Public,
-        rule: Rule = "suwa",
+        rule: Rule = "trust",
         public_labels: torch.Tensor | None = None,
         client_classes: Mapping[str, torch.Tensor] | None = None,
         participation: Participation | None = None,

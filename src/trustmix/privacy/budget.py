@@ -17,9 +17,6 @@ from trustmix.privacy.dp_sgd import DPSGDParams
 from trustmix.privacy.mechanisms import gaussian_mechanism
 from trustmix.seeds import secure_generator, torch_generator
 
-RATIO_PART = 0.25
-"""The epsilon of the density ratio by itself, as a part of the whole."""
-
 Mechanism: TypeAlias = Literal["training", "uploads"]
 
 
@@ -58,8 +55,8 @@ class PrivacyBudget:
     mechanism: Mechanism = "training"
     clip: float = 1.0
     """The largest norm of the gradient of a record."""
-    ratio: bool = False
-    """Whether the client also releases the density ratio of its records, once, for the mechanism `training`."""
+    ratio: float = 0.0
+    """The epsilon of a density ratio of the records, released once, as a part of the whole; 0 releases none."""
     simulated: bool = False
     """Draw noise from the seed, so that a simulation can be repeated. A receiver that knows the seed can subtract such
     noise again: a client of a real federation must leave this false, and its noise comes from the operating system."""
@@ -108,7 +105,7 @@ class PrivacyBudget:
     @property
     def ratio_noise(self) -> float:
         """The noise multiplier of the density ratio, where it is released."""
-        return compute_noise_multiplier(RATIO_PART * self.epsilon, 1, 1.0, self.delta)
+        return compute_noise_multiplier(self.ratio * self.epsilon, 1, 1.0, self.delta)
 
     def epsilon_spent(self, stages: int, samples: int, schedule: TrainingSchedule, *, before: int = 0) -> float:
         """Epsilon of the private stages from `before` to `stages`.
@@ -133,7 +130,7 @@ class PrivacyBudget:
         if params is None:
             return compute_epsilon(self._upload_noise, stages - before, 1.0, self.delta)
         steps = _count_steps(stages, samples, schedule) - _count_steps(before, samples, schedule)
-        in_first_round = self.ratio and before == 0 and stages > 0
+        in_first_round = self.ratio > 0 and before == 0 and stages > 0
         further = self.ratio_noise if in_first_round else None
         return compute_epsilon(params.noise_multiplier, steps, params.sample_rate, self.delta, further)
 
