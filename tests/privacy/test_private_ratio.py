@@ -11,7 +11,7 @@ from trustmix.density import roc_auc
 from trustmix.federation import Request
 from trustmix.federation import client as client_module
 from trustmix.privacy import PrivacyBudget, compute_epsilon, compute_noise_multiplier, release_log_ratio
-from trustmix.privacy.ratio import RIDGE, _unit_rows, fit_strongly_convex, sensitivity
+from trustmix.privacy.private_ratio import RIDGE, _unit_rows, fit_strongly_convex, sensitivity
 from trustmix.wire import decode_upload
 
 
