@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trustmix.aggregation import RobustTrust, Trust, Upload, robust_trust
+from trustmix.aggregation import ClassShares, RobustTrust, Trust, Upload, robust_trust
 from trustmix.aggregation.robust_trust import (
     CLIP,
     MIN_VOTERS,
@@ -53,7 +53,7 @@ def median_by_search(values: Any, weights: Any) -> float:
     half = weights.sum() / 2 + 1e-12
     fits = [v for v in values if weights[values < v].sum() <= half and weights[values > v].sum() <= half]
     kept = [v for v in fits if weights[values == v].sum() > 0]
-    return (min(kept) + max(kept)) / 2
+    return float(min(kept) + max(kept)) / 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -117,7 +117,7 @@ def test_any_tile_gives_the_same_location(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_estimates_of_the_holders_are_those_of_trust() -> None:
     q, scores = HONEST[0]
-    ratio, estimates, shares = class_estimates(Upload.from_arrays("0", q, scores))
+    ratio, estimates, shares = class_estimates(Upload.from_arrays("0", q, scores), ClassShares())
     held = shares.numpy() > 0.01
     expected = np.minimum((q * ratio.numpy()[:, None])[:, held] / (CLASSES * shares.numpy()[held]), 1)
     np.testing.assert_allclose(estimates[:, held], expected, rtol=1e-5)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustmix.aggregation import Accumulator, Trust, Upload, bounded_ratio, ratio_and_shares
+from trustmix.aggregation import Accumulator, ClassShares, Trust, Upload, bounded_ratio
 from trustmix.aggregation.trust import MIN_PRIOR
 
 CLASSES = 4
@@ -90,7 +90,7 @@ def posterior_problem(holdings: list[Any], samples: int = 4000) -> tuple[Any, li
     return likelihood / likelihood.sum(1, keepdims=True), exact
 
 
-HOLDINGS = [np.array(s) / sum(s) for s in ([1, 1, 0, 0], [0, 3, 1, 0], [0, 0, 1, 1], [1, 0, 0, 4], [2, 1, 1, 1])]
+HOLDINGS = [np.array(s) / sum(s) for s in ([1, 1, 0, 0], [0, 3, 1, 0], [0, 0, 1, 1], [2, 0, 0, 3], [2, 1, 1, 1])]
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -106,9 +106,24 @@ def test_perfect_clients_give_the_exact_posterior_whether_or_not_they_share_thei
 def test_the_estimated_shares_are_those_of_the_clients_data() -> None:
     _, clients = posterior_problem(HOLDINGS)
     for (q, log_ratio), shares in zip(clients, HOLDINGS, strict=True):
-        ratio, found = ratio_and_shares(Upload.from_arrays("0", q, log_ratio))
+        ratio, found = ClassShares().ratio_and_shares(Upload.from_arrays("0", q, log_ratio))
         np.testing.assert_allclose(found, shares, atol=0.03)
         assert float(ratio.mean()) == pytest.approx(1, abs=1e-9)
+
+
+def test_what_a_client_holds_is_estimated_in_its_first_round_and_remembered() -> None:
+    _, clients = posterior_problem(HOLDINGS)
+    q, log_ratio = clients[0]
+    rule = Trust()
+    rule.update(Upload.from_arrays("north", q, log_ratio))
+    first = rule.sums["held"]
+    rule.reset()
+    again = Trust()
+    again.load_state_dict(rule.state_dict())
+    for later in (rule, again):
+        later.update(Upload.from_arrays("north", np.full_like(q, 1 / CLASSES), np.zeros(len(q))))
+        assert torch.equal(later.sums["held"], first)
+        assert later.compute().probabilities[:, 2:].max() < 1e-9  # it still speaks of its two classes alone
 
 
 def test_where_all_hold_everything_alike_it_is_the_average() -> None:

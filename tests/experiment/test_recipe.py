@@ -72,10 +72,6 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("classes_per_client=3", r"Did you mean split\.classes_per_client\?"),
         ("zzz=3", r'no setting "zzz" in the top level\. There are: clients'),
         ("rule=suva", r'rule: there is no rule "suva"\. Did you mean "suwa"\? There are: .*alone.*\.$'),
-        (
-            "rule=trust",
-            r"rule: trust needs the clients' label sets.* set wire\.labels to set or counts",
-        ),
         ("rule.tau=-1", r"rule\.tau: input should be greater than or equal to 0 \(given: -1\)\."),
         ("rule.taw=1", r"rule\.tau: field required"),
         ("clients=0", r"clients: input should be greater than or equal to 1 \(given: 0\)\."),
@@ -119,10 +115,15 @@ def test_a_wrong_setting_is_one_sentence_with_its_key(override: str, sentence: s
     assert "\n" not in str(caught.value)
 
 
-def test_where_label_sets_are_shared_the_rule_is_trust_unless_another_is_named() -> None:
-    assert Recipe.load("fashion").rule == "suwa"
-    assert Recipe.load("fashion", ["wire.labels=set"]).rule == "trust"
-    assert Recipe.load("fashion", ["wire.labels=counts", "rule=uwa"]).rule == "uwa"
+def test_a_rule_brings_its_density_unless_the_recipe_names_one() -> None:
+    chosen = Recipe.load("fashion")
+    assert (chosen.rule, chosen.density.kind) == ("trust", "ratio")
+    paper = Recipe.load(chosen, ["rule=suwa"])
+    assert (paper.rule, paper.density.kind) == ("suwa", "gaussians")
+    assert Recipe.load(paper, ["rule=trust"]).density.kind == "ratio"
+    assert Recipe.load("fashion", ["rule=uwa", "density.kind=ratio"]).density.kind == "ratio"
+    assert Recipe.load(Recipe.load("fashion", ["density.kind=energy"]), ["rule=uwa"]).density.kind == "energy"
+    assert 'kind = "ratio"' in chosen.resolved_toml()
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_a_private_ratio_is_paid_for_and_released_once() -> None:
 
 @pytest.mark.parametrize("other", ["density.kind=kernel", "density.standardise=true"])
 def test_the_form_density_sends_the_papers_density_and_no_other(other: str) -> None:
-    with pytest.raises(TrustmixError, match=r"wire: the form density sends the Gaussians .* set wire\.form = scores"):
+    with pytest.raises(TrustmixError, match=r"wire\.form = density sends the Gaussians .* set wire\.form = scores"):
         Recipe.load("demo", ["wire.form=density", other])
 
 

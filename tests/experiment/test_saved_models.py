@@ -87,12 +87,12 @@ def test_predictions_of_clients_can_be_mixed_and_are_then_better_than_theirs(dig
 
 def test_scores_are_by_the_density_of_the_recipe(digits: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(digits, tmp_path / "run")
-    gaussians = predict(folder, "digits", 1).trust["scores"]
+    ratios = predict(folder, "digits", 1).trust["scores"]
     recipe = (folder / "recipe.toml").read_text()
-    (folder / "recipe.toml").write_text(recipe.replace('kind = "gaussians"', 'kind = "energy"'))
+    (folder / "recipe.toml").write_text(recipe.replace('kind = "ratio"', 'kind = "energy"'))
     answers = predict(folder, "digits", 1)
     torch.testing.assert_close(answers.trust["scores"].float(), answers.logits.logsumexp(1), rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(gaussians.float(), answers.trust["scores"].float())
+    assert not torch.allclose(ratios.float(), answers.trust["scores"].float())
     (folder / "recipe.toml").write_text(recipe.replace("[privacy]", "[privacy]\nepsilon = 8.0"))
     assert predict(folder, "digits", 1).trust == {}  # calibration samples are private
 

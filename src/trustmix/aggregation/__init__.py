@@ -5,7 +5,7 @@ from trustmix.aggregation.client_weights import client_weights, vote_agreement_w
 from trustmix.aggregation.guard import Guard, GuardedAggregator, guarded
 from trustmix.aggregation.robust import BatchAggregator, Cronus, ExpGuard, GeometricMedian, Median
 from trustmix.aggregation.robust_trust import RobustTrust
-from trustmix.aggregation.trust import Trust, bounded_ratio, ratio_and_shares
+from trustmix.aggregation.trust import ClassShares, Trust, bounded_ratio
 from trustmix.aggregation.weighted_average import Accumulator, mix
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Aggregator",
     "AggregatorFactory",
     "BatchAggregator",
+    "ClassShares",
     "Cronus",
     "ExpGuard",
     "GeometricMedian",
@@ -29,6 +30,5 @@ __all__ = [
     "client_weights",
     "guarded",
     "mix",
-    "ratio_and_shares",
     "vote_agreement_weights",
 ]

@@ -13,12 +13,12 @@ is not their mean but a robust location, so that what one client can do is bound
 All uploads of a round are held until it is finished: M * N * C numbers.
 """
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 from trustmix.aggregation.base import Aggregator, StateDict, Upload, copy_upload, pack_uploads, unpack_uploads
-from trustmix.aggregation.trust import FLOOR, predictions_within, ratio_and_shares
+from trustmix.aggregation.trust import FLOOR, ClassShares, predictions_within
 from trustmix.errors import TrustmixError
 
 CLIP = 0.1
@@ -47,6 +47,7 @@ class RobustTrust(Aggregator):
 
     def __init__(self) -> None:
         super().__init__()
+        self.shares = ClassShares()
         self._uploads: list[Upload] = []
         self._report: dict[str, dict[str, float]] = {}
 
@@ -62,7 +63,9 @@ class RobustTrust(Aggregator):
 
     def estimate(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The robust location over clients, normalised; chi of the clients' ratios."""
-        ratios, estimates, shares = zip(*(class_estimates(upload) for upload in self._uploads), strict=True)
+        ratios, estimates, shares = zip(
+            *(class_estimates(upload, self.shares) for upload in self._uploads), strict=True
+        )
         ratio, weights = torch.stack(ratios), torch.tensor([u.weight for u in self._uploads], dtype=torch.float64)
         votes = bounded_votes(torch.stack(shares)) * weights.unsqueeze(1)
         location, precision = robust_location(torch.stack(estimates), votes)
@@ -86,29 +89,34 @@ class RobustTrust(Aggregator):
         for upload in other._uploads:
             self.validate(upload)
         self._uploads += other._uploads
+        self.shares.merge(other.shares)
 
     def reset(self) -> None:
         """Forget the uploads."""
         super().reset()
         self._uploads, self._report = [], {}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The uploads that are held."""
-        return {**super().state_dict(), **(pack_uploads(self._uploads) if self._uploads else {})}
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The uploads that are held, and the shares of classes that are remembered over rounds."""
+        held = pack_uploads(self._uploads) if self._uploads else {}
+        return {**super().state_dict(), **held, **self.shares.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Hold the uploads of a state."""
+        """Hold the uploads of a state, and remember what it remembers."""
         super().load_state_dict(state)
+        self.shares.load_state_dict(state)
         self._uploads, self._report = unpack_uploads(state) if "clients" in state else [], {}
 
 
-def class_estimates(upload: Upload) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def class_estimates(upload: Upload, known: ClassShares) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What a client says of each class.
 
     Parameters
     ----------
     upload
         The upload of one client.
+    known
+        What is known of the clients' classes.
 
     Returns
     -------
@@ -116,12 +124,12 @@ def class_estimates(upload: Upload) -> tuple[torch.Tensor, torch.Tensor, torch.T
         Its ratio r (N,), its estimates (N, C) of p(c|x), float32, at most 1, and the shares pi (C,) of its classes.
 
     >>> upload = Upload.from_arrays("north", [[0.9, 0.1, 0.0], [0.1, 0.9, 0.0]], class_counts=[1, 1, 0])
-    >>> class_estimates(upload)[1].tolist()[0]  # with r = 1: what is not of its two classes of three is the rest
+    >>> class_estimates(upload, ClassShares())[1].tolist()[0]  # with r = 1, what it does not hold is the rest
     [0.6000000238418579, 0.06666667014360428, 0.0]
     """
-    ratio, shares = ratio_and_shares(upload)
-    q = predictions_within(upload)
-    scale = 1 / (q.shape[1] * shares.clamp_min(torch.finfo(torch.float32).tiny))
+    ratio, shares = known.ratio_and_shares(upload)
+    q = predictions_within(upload, shares)
+    scale = torch.where(shares > 0, 1 / (q.shape[1] * shares), 0.0)
     return ratio, (q * ratio.unsqueeze(1) * scale).clamp(max=1).to(torch.float32), shares
 
 

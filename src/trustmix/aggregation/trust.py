@@ -9,11 +9,12 @@ and classes that are equally common in the public set their mean is a quotient o
 
     teacher(c|x) ~ sum_i r_i(x) q_i(c|x) / sum_i pi_i(c),    normalised over c.
 
-Shares that a client does not send are estimated from its upload: the mean of r_i q_i over the public set is the mean of
-q_i over the client's own data. Where all clients hold all classes alike, the rule is AVG.
+Shares that a client does not send are estimated from its first upload: the mean of r_i q_i over the public set is the
+mean of q_i over the client's own data. Where all clients hold all classes alike, the rule is AVG.
 """
 
 import math
+from typing import Self
 
 import torch
 
@@ -24,6 +25,8 @@ FLOOR = 1e-12
 MIN_PRIOR = 0.05
 """A class that the clients hold less of than this part of an equal share counts as held so much: the few predictions of
 a class that no client holds are not blown up to a class's full size."""
+MIN_HELD = 0.3
+"""A class of which a client seems to hold less than this part of the most frequent one is not held."""
 PRIOR_STEPS = 4
 """How often the bound of a ratio and the estimated shares are found, each of which follows from the other."""
 MIN_RATIO = 1e-100
@@ -61,37 +64,90 @@ def bounded_ratio(scores: torch.Tensor, largest: float) -> torch.Tensor:
     return (log_ratio + shift[n_bounded]).clamp(max=math.log(largest)).exp().clamp_min(MIN_RATIO)
 
 
-def ratio_and_shares(upload: Upload) -> tuple[torch.Tensor, torch.Tensor]:
-    """How familiar each sample is to a client, and what part of its data each class is.
+class ClassShares:
+    """What part of its data each class is, by client: as shared, or estimated from its first upload and remembered.
 
-    Parameters
-    ----------
-    upload
-        The scores are log-ratios up to a constant; without scores every sample is as familiar. Without class counts the
-        shares are estimated.
-
-    Returns
-    -------
-    tuple of torch.Tensor
-        r (N,), of mean 1, and pi (C,), of sum 1.
+    In the first round a client knows its own classes alone. Later ones have taught it the others, and what it holds is
+    harder to see.
 
     >>> upload = Upload.from_arrays("north", [[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.4, 0.6, 0.0]], [0.0, 0.0, -50.0])
-    >>> ratio, shares = ratio_and_shares(upload)
+    >>> ratio, shares = ClassShares().ratio_and_shares(upload)
     >>> ratio.round(decimals=2).tolist(), shares.round(decimals=2).tolist()
     ([1.5, 1.5, 0.0], [0.55, 0.45, 0.0])
     """
-    q = upload.predictions.to(torch.float64)
-    scores = torch.zeros(len(q), dtype=torch.float64) if upload.scores is None else upload.scores
-    classes = q.shape[1]
-    if upload.class_counts is not None:
-        shares = upload.class_counts / upload.class_counts.sum()
-        return bounded_ratio(scores, max(1.0, classes * float(shares.max()))), shares.to(torch.float64)
+
+    def __init__(self) -> None:
+        self.by_client: dict[str, torch.Tensor] = {}
+
+    def ratio_and_shares(self, upload: Upload) -> tuple[torch.Tensor, torch.Tensor]:
+        """How familiar each sample is to a client, and what part of its data each class is.
+
+        Parameters
+        ----------
+        upload
+            The scores are log-ratios up to a constant; without scores every sample is as familiar.
+
+        Returns
+        -------
+        tuple of torch.Tensor
+            r (N,), of mean 1, and pi (C,), of sum 1.
+        """
+        scores = upload.scores
+        if scores is None:
+            scores = torch.zeros(len(upload.predictions), dtype=torch.float64)
+        if upload.class_counts is not None:
+            shares = (upload.class_counts / upload.class_counts.sum()).to(torch.float64)
+        elif upload.client in self.by_client:
+            shares = self.by_client[upload.client]
+        else:
+            shares = self.by_client[upload.client] = estimate_shares(upload.predictions.to(torch.float64), scores)
+        return bounded_ratio(scores, largest_ratio(shares)), shares
+
+    def merge(self, other: "ClassShares") -> None:
+        """Take over what the other remembers of further clients."""
+        self.by_client = {**other.by_client, **self.by_client}
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What is remembered."""
+        return {f"{SHARES}{client}": shares for client, shares in self.by_client.items()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Remember what another one did."""
+        self.by_client = {key[len(SHARES) :]: value for key, value in state.items() if key.startswith(SHARES)}
+
+
+SHARES = "shares/"
+"""What the names of remembered shares in a state begin with."""
+
+
+def largest_ratio(shares: torch.Tensor) -> float:
+    """The largest density ratio that a client with these shares of classes (C,) can have, at least 1."""
+    return max(1.0, len(shares) * float(shares.max()))
+
+
+def estimate_shares(predictions: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """The shares (C,) of classes in the data of a client: the mean of r q over the public set.
+
+    Parameters
+    ----------
+    predictions
+        (N, C): q, float64.
+    scores
+        (N,): log r, up to a constant.
+
+    Returns
+    -------
+    torch.Tensor
+        Of sum 1; 0 for classes that the client seems not to hold.
+    """
+    classes = predictions.shape[1]
     largest = float(classes)
     for _ in range(PRIOR_STEPS):
-        ratio = bounded_ratio(scores, largest)
-        shares = (ratio.unsqueeze(1) * q).mean(0)
-        largest = max(1.0, classes * float(shares.max()))
-    return ratio, shares
+        seen = bounded_ratio(scores, largest) @ predictions
+        shares = torch.where(seen >= MIN_HELD * seen.max(), seen, 0.0)
+        shares = shares / shares.sum()
+        largest = largest_ratio(shares)
+    return shares
 
 
 class Trust(SumAggregator):
@@ -106,12 +162,16 @@ class Trust(SumAggregator):
     [0, 2]
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares = ClassShares()
+
     def terms(self, upload: Upload) -> dict[str, torch.Tensor]:
         """r_i q_i, the shares of classes, and the weights themselves."""
-        ratio, shares = ratio_and_shares(upload)
+        ratio, shares = self.shares.ratio_and_shares(upload)
         weight = upload.weight * ratio
         self.keep_weights(upload.client, weight)
-        mass = predictions_within(upload) * weight.unsqueeze(1)
+        mass = predictions_within(upload, shares) * weight.unsqueeze(1)
         return {"mass": mass, "held": upload.weight * shares, "weight": weight, "square": weight.square()}
 
     def from_sums(self, sums: StateDict) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,11 +180,22 @@ class Trust(SumAggregator):
         mean = sums["mass"] / held + FLOOR
         return mean / mean.sum(1, keepdim=True), sums["square"] / sums["weight"].square()
 
+    def merge_state(self, other: Self) -> None:
+        """Add the other's sums and take over what it remembers."""
+        super().merge_state(other)
+        self.shares.merge(other.shares)
 
-def predictions_within(upload: Upload) -> torch.Tensor:
-    """The predictions (N, C), float64, within the label set of a client that shares it."""
-    q = upload.predictions.to(torch.float64)
-    if upload.class_counts is None:
-        return q
-    own = q * (upload.class_counts > 0)
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The sums, and the shares that are remembered over rounds."""
+        return {**super().state_dict(), **self.shares.state_dict()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over sums and shares."""
+        super().load_state_dict(state)
+        self.shares.load_state_dict(state)
+
+
+def predictions_within(upload: Upload, shares: torch.Tensor) -> torch.Tensor:
+    """The predictions (N, C), float64, within the classes of which a client holds a share."""
+    own = upload.predictions.to(torch.float64) * (shares > 0)
     return own / own.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)

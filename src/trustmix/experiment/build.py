@@ -292,6 +292,7 @@ def build_server(
         student=student,
         guard=Guard(recipe.guard.cap) if recipe.guard.on and method.guardable else None,
         codec=recipe.wire.down,
+        labels=recipe.wire.labels,
         callbacks=callbacks,
         seed=recipe.seed,
     )

@@ -18,7 +18,7 @@ from trustmix.aggregation.guard import Guard
 from trustmix.errors import TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerContext
 from trustmix.federation.callbacks import Callback, ProgressEvent
-from trustmix.federation.client import Client
+from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.engine import ENGINES, Engine
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
@@ -86,6 +86,8 @@ class Federation:
         paper's rules.
     codec
         How the teacher is encoded.
+    labels
+        What clients were asked to share of their label sets; an upload with more is refused. None accepts any.
     callbacks
         What watches the run.
     seed
@@ -114,6 +116,7 @@ class Federation:
         student: Client | None = None,
         guard: Guard | None = None,
         codec: str = "float32",
+        labels: LabelSharing | None = None,
         callbacks: Sequence[Callback] = (),
         seed: int = 0,
     ) -> None:
@@ -125,7 +128,7 @@ class Federation:
         self.callbacks = tuple(callbacks)
         self.seed = seed
         self.context = ServerContext(
-            self.engine, public, public_labels, client_classes or {}, student, guard, codec, self.callbacks
+            self.engine, public, public_labels, client_classes or {}, student, guard, codec, labels, self.callbacks
         )
         self.algorithm = self.method.make_algorithm(self.context)
 
