@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trustmix import TrustmixError
-from trustmix.density import DENSITIES, RATIO, ConfidenceScore, PrecomputedScores, resolve_density
+from trustmix.density import DENSITIES, DISCRIMINATOR, RATIO, ConfidenceScore, PrecomputedScores, resolve_density
 
 KINDS = DENSITIES.names()
 
@@ -112,3 +112,8 @@ def test_a_density_is_a_name_or_a_reference_to_a_class_or_an_instance(
         resolve_density("density_test_module:number")
     with pytest.raises(TrustmixError, match=r'^There is no density "kernels"\. Did you mean "kernel"\?'):
         resolve_density("kernels")
+
+
+def test_a_discriminator_is_no_density_of_logits() -> None:
+    with pytest.raises(TrustmixError, match="A discriminator is trained on a client's inputs"):
+        resolve_density(DISCRIMINATOR)

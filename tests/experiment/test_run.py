@@ -115,6 +115,17 @@ def test_killed_before_any_of_its_writes_a_run_ends_in_the_same_numbers(tmp_path
         assert trust(folder) == trust(whole), last
 
 
+@pytest.mark.parametrize("refresh", ["once", "2"])
+def test_killed_while_scores_are_kept_a_run_ends_in_the_same_numbers(refresh: str, tmp_path: Path) -> None:
+    recipe = small("engine.mode=sequential", "density.kind=ratio", f"density.refresh={refresh}", "rule=uwa")
+    tm.run(recipe, out=tmp_path / "whole")
+    for last in (9, 17):
+        folder = tmp_path / f"killed-{last}"
+        assert run_until_write(recipe, folder, last) == -signal.SIGKILL
+        tm.run(recipe, out=folder, resume=True)
+        assert numbers(folder) == numbers(tmp_path / "whole"), last
+
+
 @pytest.mark.slow
 def test_killed_at_random_moments_a_run_ends_in_the_same_numbers(undisturbed: Path, tmp_path: Path) -> None:
     """kill -9 of a real process, again and again, then let it finish."""

@@ -2,8 +2,10 @@
 
 from trustmix.density.base import (
     DENSITIES,
+    DISCRIMINATOR,
     FEATURES,
     RATIO,
+    UNFITTED,
     Density,
     DensityEstimator,
     PrecomputedScores,
@@ -14,13 +16,15 @@ from trustmix.density.duq import NearestCentroid
 from trustmix.density.feature_gaussians import FeatureGaussians, ledoit_wolf
 from trustmix.density.gaussians import ClassGaussians
 from trustmix.density.kernel import KernelDensity
-from trustmix.density.ratio import DensityRatio
+from trustmix.density.ratio import DensityRatio, center_log_ratio
 from trustmix.density.scores import roc_auc, standardize_scores
 
 __all__ = [
     "DENSITIES",
+    "DISCRIMINATOR",
     "FEATURES",
     "RATIO",
+    "UNFITTED",
     "ClassGaussians",
     "ConfidenceScore",
     "Density",
@@ -30,6 +34,7 @@ __all__ = [
     "KernelDensity",
     "NearestCentroid",
     "PrecomputedScores",
+    "center_log_ratio",
     "ledoit_wolf",
     "resolve_density",
     "roc_auc",

@@ -19,7 +19,7 @@ from trustmix.aggregation.guard import Guard
 from trustmix.attacks.byzantine_engine import ByzantineEngine
 from trustmix.data import Dataset, Labelled
 from trustmix.data.inference import InputSpec
-from trustmix.density import FEATURES, resolve_density
+from trustmix.density import DISCRIMINATOR, FEATURES, resolve_density
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import ModelConfig, PublicConfig
@@ -126,7 +126,8 @@ def build_federation(
     5
     """
     recipe.validate_method()
-    resolve_density(recipe.density.kind)
+    if recipe.density.kind != DISCRIMINATOR:
+        resolve_density(recipe.density.kind)
     original, method = recipe, recipe.method
     recipe = _centralized(recipe) if method.pooled_data else recipe
     data = data or load_data(recipe)
@@ -240,6 +241,7 @@ def build_client(
         seed=recipe.seed,
         privacy=_privacy(recipe, simulated=simulated),
         density=recipe.density.kind,
+        refresh=recipe.density.refresh,
         standardise=recipe.density.standardise,
         augment_calibration=recipe.density.calibration == "augmented",
         store=DiskStore(folder) if folder else MemoryStore(),
@@ -442,7 +444,13 @@ def _privacy(recipe: Recipe, *, simulated: bool) -> PrivacyBudget | None:
     if config.epsilon is None:
         return None
     return PrivacyBudget(
-        config.epsilon, recipe.rounds, config.delta, config.mechanism, config.clip, simulated=simulated
+        config.epsilon,
+        recipe.rounds,
+        config.delta,
+        config.mechanism,
+        config.clip,
+        ratio=config.ratio,
+        simulated=simulated,
     )
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from trustmix.data import DATASETS, load
 from trustmix.data.inference import InputSpec, Samples, read_samples
+from trustmix.density import DISCRIMINATOR
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import DataConfig
 from trustmix.experiment.data import client_calibration
@@ -147,10 +148,13 @@ def _samples(data: str | Path, inputs: InputSpec, trained_on: DataConfig) -> Sam
 def _trust(recipe: Recipe, client: str, model: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
     """Scores and class counts of the inputs, by the recipe's density fitted on the calibration samples.
 
-    Nothing for a run with [privacy]: the scores would be computed from private samples without noise.
+    Nothing for a run with [privacy]: the scores would be computed from private samples without noise. Nothing for
+    discriminators either.
     """
     if client == STUDENT or recipe.method.pooled_data or recipe.privacy.epsilon is not None:
         return {}
+    if recipe.density.kind == DISCRIMINATOR:
+        return {}  # they are not kept after they have scored the public set
     try:
         own = client_calibration(recipe, int(client))
     except TrustmixError:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from trustmix import storage
+from trustmix.density import DISCRIMINATOR, RATIO
 from trustmix.errors import TrustmixError
 from trustmix.experiment import toml_settings as toml
 from trustmix.experiment.config import (
@@ -103,6 +104,8 @@ class Recipe(ConfigModel):
                 "wire.form = density sends the Gaussians of density.kind = gaussians, without density.standardise; "
                 "set wire.form = scores"
             )
+        if self.wire.form == "density" and self.density.refresh != "every":
+            raise ValueError("wire.form = density sends no scores to keep; leave density.refresh out")
         return self
 
     @model_validator(mode="after")
@@ -176,10 +179,29 @@ class Recipe(ConfigModel):
             )
         if self.wire.form != "scores":
             raise ValueError("[privacy] goes with wire.form = scores")
+        if self.privacy.ratio > 0:
+            self._validate_private_ratio()
+        if self.density.kind == DISCRIMINATOR:
+            raise ValueError("density.kind = discriminator is trained without the noise of [privacy]; choose another")
+        if self.privacy.mechanism == "uploads" and self.density.refresh != "every":
+            raise ValueError("privacy.mechanism = uploads sends no scores to keep; leave density.refresh out")
         if self.density.calibration != "holdout":
             raise ValueError(
                 "[privacy] leaves no density.calibration to choose: scores are made of public samples alone"
             )
+        return self
+
+    def _validate_private_ratio(self) -> None:
+        """Refuse privacy.ratio where no ratio is released, or more than one."""
+        if (self.density.kind, self.privacy.mechanism) != (RATIO, "training"):
+            raise ValueError("privacy.ratio pays for density.kind = ratio with privacy.mechanism = training")
+        if self.density.refresh != "once":
+            raise ValueError("privacy.ratio pays for one density ratio; set density.refresh = once")
+
+    @model_validator(mode="after")
+    def _theory(self) -> "Recipe":
+        if self.theory.every is not None and self.density.refresh != "every":
+            raise ValueError("theory.every measures scores of each round's models; leave density.refresh out")
         return self
 
     @model_validator(mode="after")

@@ -117,13 +117,20 @@ class Method:
         if self.tau is None:
             found |= dict.fromkeys(THEORY_SETTINGS, "the theory is about weighted averages of predictions")
         if self.client != "distillation":
-            scores = ("density.kind", "density.standardise", "wire.labels", "wire.delta", *PRIVACY_SETTINGS)
+            scores = (
+                "density.kind",
+                "density.refresh",
+                "density.standardise",
+                "wire.labels",
+                "wire.delta",
+                *PRIVACY_SETTINGS,
+            )
             found |= dict.fromkeys(scores, "its clients send scores of its own")
         return found
 
 
 GUARD_SETTINGS = ("guard.on", "guard.cap")
-PRIVACY_SETTINGS = ("privacy.epsilon", "privacy.delta", "privacy.mechanism", "privacy.clip")
+PRIVACY_SETTINGS = ("privacy.epsilon", "privacy.delta", "privacy.mechanism", "privacy.clip", "privacy.ratio")
 THEORY_SETTINGS = ("theory.every", "theory.reference")
 PREDICTION_SETTINGS = (
     "wire.up",
@@ -132,6 +139,7 @@ PREDICTION_SETTINGS = (
     "wire.delta",
     "wire.labels",
     "density.kind",
+    "density.refresh",
     "density.standardise",
     *GUARD_SETTINGS,
     "attack.kind",

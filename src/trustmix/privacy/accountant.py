@@ -22,7 +22,9 @@ MAX_NOISE_MULTIPLIER = 1e4
 
 
 @lru_cache(maxsize=4096)
-def compute_epsilon(noise_multiplier: float, releases: int, sample_rate: float, delta: float) -> float:
+def compute_epsilon(
+    noise_multiplier: float, releases: int, sample_rate: float, delta: float, further: float | None = None
+) -> float:
     """Epsilon of repeated releases of a noisy sum, in which a record has a norm of at most 1.
 
     Parameters
@@ -35,6 +37,8 @@ def compute_epsilon(noise_multiplier: float, releases: int, sample_rate: float, 
         The probability with which a record is in a sum.
     delta : float
         The delta at which epsilon is given.
+    further : float, optional
+        The noise of one further release of a sum of all records.
 
     Returns
     -------
@@ -53,16 +57,18 @@ def compute_epsilon(noise_multiplier: float, releases: int, sample_rate: float, 
     >>> compute_epsilon(noise_multiplier=2.0, releases=20, sample_rate=0.1, delta=1e-5) < 2
     True
     """
-    if releases == 0:
+    if releases == 0 and further is None:
         return 0.0
     epsilon = _load_accountant()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it asks for finer orders at the ends, where the bound is good enough
-        return epsilon(noise_multiplier, releases, sample_rate, delta)
+        return epsilon(noise_multiplier, releases, sample_rate, delta, further)
 
 
 @lru_cache(maxsize=256)
-def compute_noise_multiplier(epsilon: float, releases: int, sample_rate: float, delta: float) -> float:
+def compute_noise_multiplier(
+    epsilon: float, releases: int, sample_rate: float, delta: float, further: float | None = None
+) -> float:
     """The smallest noise with which the releases spend no more than epsilon.
 
     Parameters
@@ -75,6 +81,8 @@ def compute_noise_multiplier(epsilon: float, releases: int, sample_rate: float, 
         The probability with which a record is in a sum.
     delta : float
         The delta of the budget.
+    further : float, optional
+        The noise of one further release of a sum of all records, which the budget pays for too.
 
     Returns
     -------
@@ -92,7 +100,7 @@ def compute_noise_multiplier(epsilon: float, releases: int, sample_rate: float, 
     >>> 7.9 < compute_epsilon(noise, 20, 1.0, 1e-5) <= 8
     True
     """
-    spent = partial(compute_epsilon, releases=releases, sample_rate=sample_rate, delta=delta)
+    spent = partial(compute_epsilon, releases=releases, sample_rate=sample_rate, delta=delta, further=further)
     low, high = 1e-3, MAX_NOISE_MULTIPLIER
     if spent(high) > epsilon:
         raise TrustmixError(
@@ -104,7 +112,7 @@ def compute_noise_multiplier(epsilon: float, releases: int, sample_rate: float, 
     return high
 
 
-def _load_accountant() -> Callable[[float, int, float, float], float]:
+def _load_accountant() -> Callable[[float, int, float, float, float | None], float]:
     """Import Opacus, which configures the root logger while it is imported, and undo that."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
@@ -117,8 +125,12 @@ def _load_accountant() -> Callable[[float, int, float, float], float]:
         root.handlers[:] = handlers
     analysis: Any = rdp
 
-    def epsilon(noise_multiplier: float, releases: int, sample_rate: float, delta: float) -> float:
+    def epsilon(
+        noise_multiplier: float, releases: int, sample_rate: float, delta: float, further: float | None
+    ) -> float:
         each = analysis.compute_rdp(q=sample_rate, noise_multiplier=noise_multiplier, steps=releases, orders=ORDERS)
+        if further is not None:  # the Renyi divergences of independent releases add up
+            each = each + analysis.compute_rdp(q=1.0, noise_multiplier=further, steps=1, orders=ORDERS)
         return float(analysis.get_privacy_spent(orders=ORDERS, rdp=each, delta=delta)[0])
 
     return epsilon

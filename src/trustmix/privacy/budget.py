@@ -1,8 +1,9 @@
 """The privacy budget of a client: (epsilon, delta) differential privacy over all planned rounds.
 
 There are two mechanisms. `training` protects a record: gradients are noisy (`dp_sgd`), and all that the client sends,
-scores included, is computed from the model and public samples. `uploads` protects the whole data set of the client,
-whatever its model and training: the predictions themselves get the noise, and no scores are sent.
+scores included, is computed from the model and public samples. A density ratio of records takes a part of the budget
+(`ratio`). `uploads` protects the whole data set of the client, whatever its model and training: the predictions
+themselves get the noise, and no scores are sent.
 """
 
 import math
@@ -54,6 +55,8 @@ class PrivacyBudget:
     mechanism: Mechanism = "training"
     clip: float = 1.0
     """The largest norm of the gradient of a record."""
+    ratio: float = 0.0
+    """The epsilon of a density ratio of the records, released once, as a part of the whole; 0 releases none."""
     simulated: bool = False
     """Draw noise from the seed, so that a simulation can be repeated. A receiver that knows the seed can subtract such
     noise again: a client of a real federation must leave this false, and its noise comes from the operating system."""
@@ -95,7 +98,14 @@ class PrivacyBudget:
         if self.mechanism == "uploads":
             return None
         rate, steps = min(1.0, schedule.batch / samples), _count_steps(self.rounds, samples, schedule)
-        return DPSGDParams(self.clip, compute_noise_multiplier(self.epsilon, steps, rate, self.delta), rate)
+        further = self.ratio_noise if self.ratio else None
+        noise = compute_noise_multiplier(self.epsilon, steps, rate, self.delta, further)
+        return DPSGDParams(self.clip, noise, rate)
+
+    @property
+    def ratio_noise(self) -> float:
+        """The noise multiplier of the density ratio, where it is released."""
+        return compute_noise_multiplier(self.ratio * self.epsilon, 1, 1.0, self.delta)
 
     def epsilon_spent(self, stages: int, samples: int, schedule: TrainingSchedule, *, before: int = 0) -> float:
         """Epsilon of the private stages from `before` to `stages`.
@@ -120,7 +130,9 @@ class PrivacyBudget:
         if params is None:
             return compute_epsilon(self._upload_noise, stages - before, 1.0, self.delta)
         steps = _count_steps(stages, samples, schedule) - _count_steps(before, samples, schedule)
-        return compute_epsilon(params.noise_multiplier, steps, params.sample_rate, self.delta)
+        in_first_round = self.ratio > 0 and before == 0 and stages > 0
+        further = self.ratio_noise if in_first_round else None
+        return compute_epsilon(params.noise_multiplier, steps, params.sample_rate, self.delta, further)
 
     def add_noise(self, logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Add the noise of the mechanism `uploads` to predictions.
