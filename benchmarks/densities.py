@@ -10,7 +10,7 @@ from statistics import fmean
 import torch
 
 from trustmix import Accumulator, Aggregator, Client, Recipe, Upload
-from trustmix.density import DENSITIES, percentile_ranks, roc_auc, standardize_scores
+from trustmix.density import DENSITIES, roc_auc, standardize_scores
 from trustmix.experiment.build import build_federation
 from trustmix.federation import METHODS, Distillation, ServerContext, train
 from trustmix.federation.client import ModelState
@@ -50,12 +50,11 @@ def evaluate_density(kind: str, server: ServerContext, clients: TrainedClients) 
         areas.append(roc_auc(found.scores, torch.isin(truth, client.private.labels)))
         predictions = torch.softmax(found.logits.double(), 1)
         counts = torch.bincount(client.private.labels, minlength=public.classes).clamp(max=1)
-        ranks = percentile_ranks(found.calibration_scores, found.scores)
         for name, aggregator in aggregators.items():
             scores = (
                 standardize_scores(found.calibration_scores, found.scores) if name == STANDARDISED else found.scores
             )
-            aggregator.update(Upload.from_arrays(client.id, predictions, scores, class_counts=counts, ranks=ranks))
+            aggregator.update(Upload.from_arrays(client.id, predictions, scores, class_counts=counts))
     correct = {name: rule.compute().probabilities.argmax(1) == truth for name, rule in aggregators.items()}
     accuracy = {name: round(100 * float(right.double().mean()), 1) for name, right in correct.items()}
     return {"auc": round(fmean(areas), 3), **accuracy}

@@ -24,7 +24,7 @@ from sklearn.mixture import GaussianMixture
 
 from benchmarks import ours, plain
 from benchmarks.workloads import WORKLOADS, digits_mlp
-from trustmix import Accumulator, ClassGaussians, Coupling, Upload, mix
+from trustmix import Accumulator, ClassGaussians, Trust, Upload, mix
 from trustmix.engines.local import cores
 
 RESULTS = Path(__file__).parent / "results"
@@ -150,15 +150,15 @@ def _bandwidth() -> float:
 
 def growth() -> dict[str, list[dict[str, Any]]]:
     """(c) Time and peak memory as clients, and uploads to one accumulator, grow."""
-    found: dict[str, list[dict[str, Any]]] = {"clients": [], "uploads": [], "coupled": []}
+    found: dict[str, list[dict[str, Any]]] = {"clients": [], "uploads": [], "trust": []}
     for clients in (10, 100, 1000):
         found["clients"].append({"clients": clients, **_in_a_process(f"_federation({clients})")})
         _print_line(found["clients"][-1])
     for uploads in (10, 1000, 100_000):
         found["uploads"].append({"uploads": uploads, **_in_a_process(f"_uploads({uploads})")})
         _print_line(found["uploads"][-1])
-        found["coupled"].append({"uploads": uploads, **_in_a_process(f"_coupled({uploads})")})
-        _print_line(found["coupled"][-1])
+        found["trust"].append({"uploads": uploads, **_in_a_process(f"_trust({uploads})")})
+        _print_line(found["trust"][-1])
     return found
 
 
@@ -179,15 +179,16 @@ def _uploads(uploads: int) -> dict[str, Any]:
     return {"effective_clients": round(float(accumulator.compute().effective_clients.mean()), 1)}
 
 
-def _coupled(uploads: int) -> dict[str, Any]:
-    """Stream uploads of N = 1,000, C = 10, three classes each, into one coupling."""
+def _trust(uploads: int) -> dict[str, Any]:
+    """Stream uploads of N = 1,000, C = 10, three classes each, into one trust."""
     generator = torch.Generator().manual_seed(0)
     some = [torch.softmax(torch.randn(1000, 10, generator=generator), 1) for _ in range(4)]
     sets = [torch.bincount(torch.randperm(10, generator=generator)[:3], minlength=10) for _ in range(64)]
-    coupling = Coupling()
+    trust = Trust()
+    scores = torch.randn(64, 1000, generator=generator)
     for i in range(uploads):
-        coupling.update(Upload.from_arrays(str(i), some[i % 4], class_counts=sets[i % 64]))
-    return {"largest": round(float(coupling.compute().probabilities.max(1).values.mean()), 3)}
+        trust.update(Upload.from_arrays(str(i), some[i % 4], scores[i % 64], class_counts=sets[i % 64]))
+    return {"largest": round(float(trust.compute().probabilities.max(1).values.mean()), 3)}
 
 
 def _in_a_process(call: str) -> dict[str, Any]:

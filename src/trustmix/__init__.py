@@ -19,7 +19,6 @@ __all__ = [
     "Checkpoint",
     "ClassGaussians",
     "Client",
-    "Coupling",
     "Dataset",
     "Federation",
     "History",
@@ -34,9 +33,9 @@ __all__ = [
     "SumAggregator",
     "Teacher",
     "Training",
+    "Trust",
     "TrustmixError",
     "Upload",
-    "couple",
     "load_model",
     "mix",
     "run",
@@ -45,7 +44,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from trustmix.aggregation.base import Aggregator, SumAggregator, Teacher, Upload
-    from trustmix.aggregation.coupling import Coupling, couple
+    from trustmix.aggregation.trust import Trust
     from trustmix.aggregation.weighted_average import Accumulator, mix
     from trustmix.data.dataset import Dataset, Labelled
     from trustmix.density.gaussians import ClassGaussians
@@ -74,7 +73,6 @@ else:
         "Checkpoint": "federation.state",
         "ClassGaussians": "density.gaussians",
         "Client": "federation.client",
-        "Coupling": "aggregation.coupling",
         "Dataset": "data.dataset",
         "Federation": "federation.server",
         "History": "federation.history",
@@ -89,9 +87,9 @@ else:
         "SumAggregator": "aggregation.base",
         "Teacher": "aggregation.base",
         "Training": "federation.training",
+        "Trust": "aggregation.trust",
         "TrustmixError": "errors",
         "Upload": "aggregation.base",
-        "couple": "aggregation.coupling",
         "load_model": "experiment.saved_models",
         "mix": "aggregation.weighted_average",
         "run": "experiment.run",

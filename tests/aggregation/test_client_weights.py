@@ -40,15 +40,14 @@ def test_agreement_is_shared_alike_by_those_who_agree(seed: int) -> None:
         assert shares[:, sample].tolist() == pytest.approx([wanted if i in having else 0.0 for i in range(5)])
 
 
-@pytest.mark.parametrize("name", ["avg", "uwa", "suwa", "most-confident", "trust"])
+@pytest.mark.parametrize("name", ["avg", "uwa", "suwa", "most-confident", "trust", "fedaux", "fedgo", "fed-et"])
 def test_rules_with_weights_show_them_in_the_tracked_samples(name: str) -> None:
     rng = np.random.default_rng(1)
     rule = METHODS.get(name).make_aggregator()
     rule.track(torch.tensor([4, 0]))
     scores = rng.normal(0, 3, (3, 6))
     for client, score in enumerate(scores):
-        counts, ranks = np.array([1, 1]), rng.random(6)
-        rule.update(Upload.from_arrays(str(client), np.full((6, 2), 0.5), score, class_counts=counts, ranks=ranks))
+        rule.update(Upload.from_arrays(str(client), np.full((6, 2), 0.5), score))
     weights = rule.client_weights()
     assert weights is not None
     assert list(weights) == ["0", "1", "2"]

@@ -26,7 +26,7 @@ from trustmix.federation import METHODS
 
 SAMPLES, CLASSES = 120, 6
 TRUTH = torch.arange(SAMPLES) % CLASSES
-GUARDED_RULES = [n for n in METHODS.names() if METHODS.get(n).aggregator and METHODS.get(n).guardable]
+GUARDED_RULES = [n for n in METHODS.names() if METHODS.get(n).aggregator and METHODS.get(n).guardable and n != "trust"]
 
 
 def expert(classes: list[int], seed: int) -> dict[str, Any]:
@@ -38,8 +38,7 @@ def expert(classes: list[int], seed: int) -> dict[str, Any]:
     logits = 3 * torch.nn.functional.one_hot(said, CLASSES) + torch.randn(SAMPLES, CLASSES, generator=luck)
     scores = torch.where(known, -5.0, -20.0) + torch.randn(SAMPLES, generator=luck)
     held = torch.isin(torch.arange(CLASSES), torch.tensor(classes)).long()
-    ranks = torch.where(known, torch.rand(SAMPLES, generator=luck), 0.0)
-    return {"predictions": torch.softmax(logits, 1), "scores": scores, "class_counts": held, "ranks": ranks}
+    return {"predictions": torch.softmax(logits, 1), "scores": scores, "class_counts": held}
 
 
 HONEST = [expert([i % CLASSES, (i + 1) % CLASSES, (i + 3) % CLASSES], i) for i in range(11)]
@@ -48,7 +47,7 @@ HONEST = [expert([i % CLASSES, (i + 1) % CLASSES, (i + 3) % CLASSES], i) for i i
 def lie(**changes: Any) -> dict[str, Any]:
     """Full confidence in a wrong class, everywhere, as loudly as can be."""
     wrong = torch.nn.functional.one_hot((TRUTH + 2) % CLASSES, CLASSES).float()
-    loud = {"predictions": wrong, "scores": torch.full((SAMPLES,), 1e9), "ranks": torch.ones(SAMPLES)}
+    loud = {"predictions": wrong, "scores": torch.full((SAMPLES,), 1e9)}
     return {**loud, "class_counts": torch.ones(CLASSES), **changes}
 
 
@@ -80,7 +79,8 @@ def test_among_honest_clients_the_guard_changes_next_to_nothing(name: str) -> No
         teacher(guarded, HONEST).probabilities,
         teacher(METHODS.get(name).make_aggregator(), HONEST).probabilities,
     )
-    if name in ("suwa", "uwa", "most-confident", "holders"):  # a score far above the others' may be lowered a little
+    weighted = ("suwa", "uwa", "most-confident", "fedaux", "fedgo")
+    if name in weighted:  # a score far above the others' may be lowered a little
         assert torch.equal(found.argmax(1), plain.argmax(1))
         assert float((found - plain).abs().mean()) < 0.01
     else:
@@ -88,7 +88,7 @@ def test_among_honest_clients_the_guard_changes_next_to_nothing(name: str) -> No
     assert not any("weight" in done for done in guarded.report().values())
 
 
-@pytest.mark.parametrize(("name", "alone"), [("suwa", [0]), ("suwa", [0, 1]), ("uwa", [0]), ("trust", [0, 1])])
+@pytest.mark.parametrize(("name", "alone"), [("suwa", [0]), ("suwa", [0, 1]), ("uwa", [0])])
 def test_the_only_expert_of_a_class_keeps_its_say(name: str, alone: list[int]) -> None:
     others = [expert([1 + i % 5, 1 + (i + 1) % 5, 1 + (i + 3) % 5], i) for i in range(10)]
     guarded = GuardedAggregator(METHODS.get(name).make_aggregator())
@@ -100,7 +100,7 @@ def test_the_only_expert_of_a_class_keeps_its_say(name: str, alone: list[int]) -
     assert float(right) >= float(before) > 0.7
 
 
-@pytest.mark.parametrize("name", ["avg", "suwa", "uwa", "coupling", "trust"])
+@pytest.mark.parametrize("name", ["avg", "suwa", "uwa"])
 def test_colluding_liars_lose_their_say_and_the_honest_keep_theirs(name: str) -> None:
     guarded = GuardedAggregator(METHODS.get(name).make_aggregator())
     teacher(guarded, [*HONEST, lie(), lie(), lie()])
@@ -421,23 +421,24 @@ def test_few_clients_pass_as_they_are() -> None:
         ({"scores": torch.full((SAMPLES,), torch.nan)}, "is nan"),
         ({"scores": torch.zeros(3)}, "scores have the shape"),
         ({"class_counts": torch.zeros(CLASSES)}, "class counts have the shape"),
-        ({"ranks": torch.full((SAMPLES,), 2.0)}, "from 0 to 1"),
         ({"client": "0"}, "one upload a round"),
     ],
 )
 def test_what_is_refused_leaves_the_round_as_it_was(change: dict[str, Any], reason: str) -> None:
-    guarded = GuardedAggregator(METHODS.get("trust").make_aggregator())
+    guarded = GuardedAggregator(METHODS.get("suwa").make_aggregator())
     for index, upload in enumerate(HONEST):
         guarded.update(Upload.from_arrays(str(index), **upload))
     with pytest.raises(TrustmixError, match=reason):
         guarded.update(Upload.from_arrays(**{"client": "late", **HONEST[0], **change}))
     assert torch.equal(
         guarded.compute().probabilities,
-        teacher(GuardedAggregator(METHODS.get("trust").make_aggregator()), HONEST).probabilities,
+        teacher(GuardedAggregator(METHODS.get("suwa").make_aggregator()), HONEST).probabilities,
     )
 
 
-@pytest.mark.parametrize("name", ["avg", "fedmd", "ds-fl", "selective-fd", "suwa"])
+@pytest.mark.parametrize(
+    "name", ["avg", "fedmd", "ds-fl", "selective-fd", "suwa", "fedaux", "fedgo", "edgefd", "fed-et"]
+)
 def test_a_client_of_weight_two_counts_as_two(name: str) -> None:
     one, other = (upload["predictions"] for upload in HONEST[:2])
     double, twice = METHODS.get(name).make_aggregator(), METHODS.get(name).make_aggregator()

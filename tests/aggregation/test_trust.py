@@ -1,122 +1,172 @@
-"""Competence and the rule trust: against scikit-learn's isotonic regression and systems solved one by one."""
+"""The teacher of a class is made by the clients that hold it: against NumPy, exact posteriors, and as properties."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.isotonic import IsotonicRegression
 
-from trustmix import Coupling, TrustmixError
-from trustmix.aggregation import Aggregator, Upload
-from trustmix.aggregation.coupling import RIDGE, laplacian, log_odds
-from trustmix.aggregation.trust import BINS, Trust, competence
+from trustmix.aggregation import Accumulator, ClassShares, Trust, Upload, bounded_ratio
+from trustmix.aggregation.trust import MIN_PRIOR
 
-Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+CLASSES = 4
 
 
-def uploads(seed: int = 0, clients: int = 5, samples: int = 60, classes: int = 4) -> list[Given]:
+def client(seed: int, held: list[int], samples: int = 30) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(seed)
-    held = rng.random((clients, classes)) < 0.7
-    held[np.arange(clients), rng.integers(0, classes, clients)] = True
-    q = rng.dirichlet(np.ones(classes), (clients, samples))
-    ranks = rng.beta(0.5, 1.0, (clients, samples))
-    arrays = zip(q, held.astype(int), ranks, strict=True)
-    return [(torch.tensor(a), torch.tensor(b), torch.tensor(c)) for a, b, c in arrays]
+    counts = np.isin(np.arange(CLASSES), held) * rng.integers(1, 9, CLASSES)
+    return rng.dirichlet(np.ones(CLASSES), samples), rng.normal(size=samples) * 3, counts
 
 
-def told(rule: Aggregator, given: list[Given], ranks: bool = True) -> torch.Tensor:
-    for index, (q, counts, rank) in enumerate(given):
-        rule.update(Upload.from_arrays(str(index), q, class_counts=counts, ranks=rank if ranks else None))
-    probabilities: torch.Tensor = rule.compute().probabilities
-    return probabilities
+def ratio_by_search(scores: Any, largest: float) -> Any:
+    """min(a exp(l), largest) with the a that makes the mean 1: how many are at the bound is tried one by one."""
+    e = np.exp(scores - scores.max())
+    order = np.argsort(-e)
+    for capped in range(len(e)):
+        rest = e[order[capped:]]
+        a = (len(e) - capped * largest) / rest.sum()
+        if a * rest[0] <= largest + 1e-12:
+            break
+    return np.minimum(a * e, largest)
 
 
-@given(st.integers(0, 10**6))
-def test_competence_is_one_over_the_decreasing_density_of_the_ranks(seed: int) -> None:
-    ranks = torch.tensor(np.random.default_rng(seed).beta(0.6, 1.2, 300))
-    counts = np.histogram(ranks, BINS, (0, 1))[0] + 1
-    density = IsotonicRegression(increasing=False).fit_transform(np.arange(BINS), counts * BINS / counts.sum())
-    bins = np.clip((ranks.numpy() * BINS).astype(int), 0, BINS - 1)
-    np.testing.assert_allclose(competence(ranks, 0), 1 / density[bins], rtol=1e-12)
-    np.testing.assert_allclose(competence(ranks, 0.7), 1 / np.maximum(density[bins], 0.7), rtol=1e-12)
+def reference(given: list[tuple[Any, Any, Any]]) -> Any:
+    """The weighted mean over clients of their estimates r q / (C pi) of p(c|x), the weight in c being pi."""
+    samples = len(given[0][0])
+    teacher = np.zeros((samples, CLASSES))
+    total = np.sum([counts / counts.sum() for _, _, counts in given], 0)
+    for c in range(CLASSES):
+        for q, scores, counts in given:
+            shares = counts / counts.sum()
+            if shares[c]:
+                r = ratio_by_search(scores, max(1, CLASSES * shares.max()))
+                within = q[:, c] / q[:, shares > 0].sum(1)
+                teacher[:, c] += (
+                    shares[c] * (r * within / (CLASSES * shares[c])) / max(total[c], MIN_PRIOR * total.mean())
+                )
+    return teacher / teacher.sum(1, keepdims=True)
 
 
-def test_competence_is_how_much_likelier_than_any_other_the_sample_is_an_own_one() -> None:
-    rng = np.random.default_rng(1)
-    own, foreign = rng.random(20_000), rng.random(60_000) ** 4
-    ranks = torch.tensor(np.concatenate([own, foreign]))
-    weights = competence(ranks, own=0.25)
-    for low, high in ((0.05, 0.1), (0.5, 0.6), (0.9, 1.0)):
-        there = (ranks >= low) & (ranks < high)
-        truth = float(there[:20_000].sum() / there.sum()) / 0.25
-        assert float(weights[there].mean()) == pytest.approx(truth, rel=0.1)
+@given(st.integers(0, 10_000), st.sampled_from([1.0, 1.5, 2.0, 5.0]))
+def test_a_bounded_ratio_has_mean_one_and_keeps_to_the_bound(seed: int, largest: float) -> None:
+    scores = torch.tensor(np.random.default_rng(seed).normal(size=40) * 10)
+    found = bounded_ratio(scores, largest)
+    assert float(found.mean()) == pytest.approx(1, abs=1e-9)
+    assert float(found.max()) <= largest + 1e-9
+    np.testing.assert_allclose(found, ratio_by_search(scores.numpy(), largest), atol=1e-9)
 
 
-def test_a_density_that_tells_nothing_leaves_all_weights_alike() -> None:
-    assert competence(torch.arange(4000) / 4000, own=0.5).sub(1).abs().max() < 1e-9
+def test_raising_all_scores_changes_nothing() -> None:
+    scores = torch.randn(50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(bounded_ratio(scores + 1e6, 5.0), bounded_ratio(scores, 5.0), atol=1e-6, rtol=0)
 
 
-@given(st.integers(0, 10**6))
-def test_an_honest_density_of_ranks_is_nowhere_below_the_bound_that_the_counts_give(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    classes, held = 6, int(rng.integers(1, 7))
-    counts = np.append(rng.integers(1, 50, held), np.zeros(classes - held, int))
-    by_class = rng.dirichlet(np.ones(BINS), classes)  # how the scores of each class lie
-    own = counts @ by_class / counts.sum()
-    density = by_class.mean(0) / own  # over the public set, against own samples, which are spread evenly
-    assert density.min() >= counts.sum() / (counts.max() * classes) - 1e-12
+def test_scores_thousands_apart_still_have_mean_one() -> None:
+    found = bounded_ratio(torch.tensor([0.0, -5000.0, -5001.0, -5000.0], dtype=torch.float64), 1.25)
+    assert float(found.mean()) == pytest.approx(1, abs=1e-6)
 
 
-def test_trust_cannot_be_saved_up_for_a_few_samples() -> None:
-    ranks = torch.zeros(2000)
-    ranks[:20] = torch.linspace(0.05, 1, 20)
-    for counts, most in (([1, 1, 0, 0, 0], 2.5), ([4, 1, 0, 0, 0], 4.0), ([1, 1, 1, 1, 1], 1.0)):
-        rule = Trust()
-        rule.update(Upload.from_arrays("0", torch.full((2000, 5), 0.2), class_counts=torch.tensor(counts), ranks=ranks))
-        assert float(rule.state_dict()["weights"].max()) == pytest.approx(most)
-
-
-def test_without_ranks_it_is_coupling() -> None:
-    given = uploads()
-    torch.testing.assert_close(told(Trust(), given, ranks=False), told(Coupling(), given), atol=1e-9, rtol=0)
-
-
-def test_each_sample_has_a_system_of_its_own() -> None:
-    given = uploads(2)
-    teacher = told(Trust(), given)
-    for sample in range(0, 60, 7):
-        weights = [float(competence(ranks, float(held.double().mean()))[sample]) for _, held, ranks in given]
-        graph = sum(w * laplacian(c).numpy() for w, (_, c, _) in zip(weights, given, strict=True)) / sum(weights)
-        odds = sum(w * log_odds(q, c)[sample].numpy() for w, (q, c, _) in zip(weights, given, strict=True))
-        scores = np.linalg.solve(graph + 1 / 4 + RIDGE * np.eye(4), odds / sum(weights))
-        np.testing.assert_allclose(teacher[sample], np.exp(scores) / np.exp(scores).sum(), atol=1e-9)
-
-
-def test_tiles_do_not_change_the_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = told(Trust(), uploads(3))
-    monkeypatch.setattr("trustmix.aggregation.trust.TILE", 1)
-    torch.testing.assert_close(told(Trust(), uploads(3)), whole, atol=1e-12, rtol=0)
-
-
-def test_concentration_is_that_of_the_weights() -> None:
-    given, rule = uploads(4), Trust()
-    told(rule, given)
-    weights = torch.stack([competence(ranks, float(held.double().mean())) for _, held, ranks in given])
-    chi = (weights / weights.sum(0)).square().sum(0)
-    torch.testing.assert_close(rule.compute().concentration, chi)
-
-
-@pytest.mark.parametrize("ranks", [[0.5, 1.5], [0.5], [float("nan"), 0.5]])
-def test_ranks_that_are_none_are_refused(ranks: list[float]) -> None:
-    with pytest.raises(TrustmixError, match="client 1: ranks"):
-        Upload.from_arrays("1", torch.full((2, 2), 0.5), class_counts=torch.ones(2), ranks=torch.tensor(ranks))
-
-
-def test_other_shapes_and_nothing_at_all_are_refused() -> None:
+def test_the_teacher_is_the_weighted_mean_of_the_holders_estimates() -> None:
+    given = [client(0, [0, 1]), client(1, [1, 2]), client(2, [2, 3, 0]), client(3, [0, 1, 2, 3])]
     rule = Trust()
-    with pytest.raises(TrustmixError, match="nothing to aggregate"):
-        rule.compute()
-    rule.update(Upload.from_arrays("0", torch.full((2, 2), 0.5), class_counts=torch.ones(2)))
-    with pytest.raises(TrustmixError, match="those before had"):
-        rule.update(Upload.from_arrays("1", torch.full((3, 2), 0.5), class_counts=torch.ones(2)))
+    for index, (q, scores, counts) in enumerate(given):
+        rule.update(Upload.from_arrays(str(index), q, scores, class_counts=counts))
+    np.testing.assert_allclose(rule.compute().probabilities, reference(given), atol=1e-9)
+
+
+def posterior_problem(holdings: list[Any], samples: int = 4000) -> tuple[Any, list[tuple[Any, Any]]]:
+    """Public samples of equally common classes, the posterior p(c|x), and what perfect clients know: q_i, log r_i."""
+    rng = np.random.default_rng(0)
+    means = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0]])
+    labels = np.arange(samples) % CLASSES
+    x = means[labels] + rng.normal(size=(samples, 2))
+    likelihood = np.exp(-((x[:, None] - means) ** 2).sum(2) / 2)
+    exact = []
+    for shares in holdings:
+        of_client = likelihood @ shares
+        exact.append((likelihood * shares / of_client[:, None], np.log(of_client / likelihood.mean(1))))
+    return likelihood / likelihood.sum(1, keepdims=True), exact
+
+
+HOLDINGS = [np.array(s) / sum(s) for s in ([1, 1, 0, 0], [0, 3, 1, 0], [0, 0, 1, 1], [2, 0, 0, 3], [2, 1, 1, 1])]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_perfect_clients_give_the_exact_posterior_whether_or_not_they_share_their_label_sets(shared: bool) -> None:
+    posterior, clients = posterior_problem(HOLDINGS)
+    rule = Trust()
+    for index, (q, log_ratio) in enumerate(clients):
+        counts = 100 * HOLDINGS[index] if shared else None
+        rule.update(Upload.from_arrays(str(index), q, log_ratio - 7.0, class_counts=counts))
+    np.testing.assert_allclose(rule.compute().probabilities, posterior, atol=0.03)
+
+
+def test_the_estimated_shares_are_those_of_the_clients_data() -> None:
+    _, clients = posterior_problem(HOLDINGS)
+    for (q, log_ratio), shares in zip(clients, HOLDINGS, strict=True):
+        ratio, found = ClassShares().ratio_and_shares(Upload.from_arrays("0", q, log_ratio))
+        np.testing.assert_allclose(found, shares, atol=0.03)
+        assert float(ratio.mean()) == pytest.approx(1, abs=1e-9)
+
+
+def test_what_a_client_holds_is_estimated_in_its_first_round_and_remembered() -> None:
+    _, clients = posterior_problem(HOLDINGS)
+    q, log_ratio = clients[0]
+    rule = Trust()
+    rule.update(Upload.from_arrays("north", q, log_ratio))
+    first = rule.sums["held"]
+    rule.reset()
+    again = Trust()
+    again.load_state_dict(rule.state_dict())
+    for later in (rule, again):
+        later.update(Upload.from_arrays("north", np.full_like(q, 1 / CLASSES), np.zeros(len(q))))
+        assert torch.equal(later.sums["held"], first)
+        assert later.compute().probabilities[:, 2:].max() < 1e-9  # it still speaks of its two classes alone
+
+
+def test_where_all_hold_everything_alike_it_is_the_average() -> None:
+    rule, average = Trust(), Accumulator(tau=0)
+    for seed in range(3):
+        q, scores, _ = client(seed, [0, 1, 2, 3])
+        rule.update(Upload.from_arrays(str(seed), q, scores, class_counts=np.ones(CLASSES)))
+        average.update(q)
+    np.testing.assert_allclose(rule.compute().probabilities, average.compute().probabilities, atol=1e-9)
+
+
+def test_a_client_with_many_samples_of_a_class_does_not_prefer_it_for_that() -> None:
+    q = np.array([[0.9, 0.1, 0.0, 0.0]])
+    rule = Trust()
+    rule.update(Upload.from_arrays("0", q, class_counts=[90, 10, 0, 0]))
+    assert rule.compute().probabilities[0, :2] == pytest.approx([0.5, 0.5], abs=1e-6)
+
+
+def test_a_class_that_no_client_holds_stays_small() -> None:
+    dust = np.array([0.498, 0.498, 0.002, 0.002])
+    rule = Trust()
+    for name in "ab":
+        rule.update(Upload.from_arrays(name, np.tile(dust, (50, 1))))
+    assert rule.compute().probabilities[:, 2:].max() < 0.1
+
+
+@pytest.mark.parametrize("counts", [None, [1, 1, 0, 0], [1, 2**31 - 1, 0, 0]])
+def test_whatever_a_client_sends_it_has_one_vote_a_sample_on_average(counts: list[int] | None) -> None:
+    q, _, _ = client(5, [0, 1], samples=100)
+    scores = np.full(100, -1e6)
+    scores[:3] = 1e6
+    rule = Trust()
+    rule.update(Upload.from_arrays("greedy", q, scores, class_counts=counts))
+    assert float(rule.sums["weight"].mean()) <= 1 + 1e-6
+    assert float(rule.sums["weight"].max()) <= CLASSES + 1e-6
+    assert float(rule.sums["held"].sum()) == pytest.approx(1)
+
+
+def test_samples_that_no_client_has_seen_the_like_of_keep_a_finite_concentration() -> None:
+    rule = Trust()
+    for name in ("a", "b"):
+        scores = np.array([0.0, 0.0, -800.0, -np.inf])
+        rule.update(Upload.from_arrays(name, np.full((4, 4), 0.25), scores, class_counts=[1, 1, 0, 0]))
+    teacher = rule.compute()
+    assert np.isfinite(teacher.concentration).all()
+    assert np.isfinite(teacher.probabilities).all()

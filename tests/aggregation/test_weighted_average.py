@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trustmix import Accumulator, Coupling, TrustmixError, mix
+from trustmix import Accumulator, Trust, TrustmixError, mix
 from trustmix.federation import METHODS, resolve_method
 
 TAUS = [0.0, 0.25, 1.0, math.inf]
@@ -233,8 +233,8 @@ def test_what_does_not_belong_together_is_not_mixed() -> None:
     half.update(GOOD)
     with pytest.raises(TrustmixError, match=r"tau = 0\.5, and this accumulator has tau = 1\.0"):
         Accumulator(1).load_state_dict(half.state_dict())
-    with pytest.raises(TrustmixError, match="a Coupling cannot be merged into a Accumulator"):
-        Accumulator(1).merge(Coupling())  # type: ignore[arg-type]
+    with pytest.raises(TrustmixError, match="a Trust cannot be merged into a Accumulator"):
+        Accumulator(1).merge(Trust())  # type: ignore[arg-type]
 
 
 def test_the_rules_of_the_paper_are_one_rule_at_four_temperatures() -> None:

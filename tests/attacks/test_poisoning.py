@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trustmix import TrustmixError
-from trustmix.aggregation import Upload
+from trustmix.aggregation import Trust, Upload
 from trustmix.attacks import MALFORMED_MESSAGES, POISONING_ATTACKS, AttackContext
 from trustmix.attacks.poisoning import scores_of
 from trustmix.wire import MessageHeader, decode_upload, encode_upload
@@ -18,9 +18,9 @@ HEADER = MessageHeader("7", 3, "f" * 16, SAMPLES, CLASSES)
 def upload(seed: int) -> Upload:
     generator = torch.Generator().manual_seed(seed)
     held = torch.tensor([1, 1, 0, 0, 0]).roll(seed)
-    scores, ranks = torch.randn(SAMPLES, generator=generator), torch.rand(SAMPLES, generator=generator)
+    scores = torch.randn(SAMPLES, generator=generator)
     predictions = torch.softmax(3 * torch.randn(SAMPLES, CLASSES, generator=generator), 1)
-    return Upload(str(seed), predictions, scores, held, ranks)
+    return Upload(str(seed), predictions, scores, held)
 
 
 HONEST = [upload(seed) for seed in range(1, 6)]
@@ -104,5 +104,35 @@ def test_concentrate_changes_few_samples_and_claims_trust_only_there() -> None:
     assert int(changed.sum()) == 1
     assert torch.equal(found.predictions[changed].argmax(1), MEAN[changed].argmin(1))
     assert torch.equal(scores_of(found)[~changed], scores_of(OWN)[~changed])
-    assert found.ranks is not None
-    assert bool((found.ranks[~changed] == 0).all())
+
+
+def test_margin_repeats_the_honest_teacher_but_where_it_is_least_sure() -> None:
+    rule = Trust()
+    for one in HONEST:
+        rule.update(one)
+    teacher = rule.compute().probabilities
+    for name, part in (("margin", 1.0), ("margin-own", 0.4)):
+        found = poison(name).predictions
+        changed = found.amax(1) == 1
+        assert int(changed.sum()) == SAMPLES // 5
+        top = teacher.topk(2, 1).values
+        if part == 1:
+            assert float((top[:, 0] - top[:, 1])[changed].max()) <= float((top[:, 0] - top[:, 1])[~changed].min())
+            assert torch.equal(found[changed].argmax(1), teacher.topk(2, 1).indices[changed, 1])
+            torch.testing.assert_close(found[~changed], teacher[~changed], atol=1e-4, rtol=0)
+        else:
+            assert float(found[:, 2:].max()) == 0  # its own two classes
+
+
+def test_erase_contradicts_the_holders_of_the_rarest_class_alone() -> None:
+    found = poison("erase")
+    rule = Trust()
+    for one in HONEST:
+        rule.update(one)
+    label = rule.compute().probabilities.argmax(1)
+    changed = found.predictions.amax(1) == 1
+    assert len(set(label[changed].tolist())) == 1
+    victim = int(label[changed][0])
+    assert bool((found.predictions[changed].argmax(1) != victim).all())
+    assert found.class_counts is not None
+    assert int(found.class_counts[victim]) > 0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trustmix import TrustmixError
-from trustmix.density import DENSITIES, RATIO, ConfidenceScore, PrecomputedScores, resolve_density
+from trustmix.density import DENSITIES, DISCRIMINATOR, RATIO, ConfidenceScore, PrecomputedScores, resolve_density
 
 KINDS = DENSITIES.names()
 
@@ -44,7 +44,7 @@ def test_logits_that_are_all_shifted_shift_energy_and_change_nothing_else(kind: 
     np.testing.assert_allclose(other, one + (by if kind == "energy" else 0), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["gaussians", "kernel", "features"])
+@pytest.mark.parametrize("kind", ["gaussians", "kernel", "features", "duq"])
 def test_what_was_calibrated_on_is_more_likely_than_what_is_far_away(kind: str) -> None:
     logits, labels = samples()
     density = DENSITIES.get(kind).fit(logits, labels)
@@ -73,7 +73,7 @@ def test_what_comes_in_goes_out(kind: str) -> None:
     assert found.dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", ["kernel", "features"])
+@pytest.mark.parametrize("kind", ["kernel", "features", "duq"])
 def test_bad_arrays_are_answered_in_a_sentence(kind: str) -> None:
     logits, labels = samples()
     with pytest.raises(TrustmixError, match=r"60 rows of (logits|features) but labels \(59,\); .* one label a row"):
@@ -112,3 +112,8 @@ def test_a_density_is_a_name_or_a_reference_to_a_class_or_an_instance(
         resolve_density("density_test_module:number")
     with pytest.raises(TrustmixError, match=r'^There is no density "kernels"\. Did you mean "kernel"\?'):
         resolve_density("kernels")
+
+
+def test_a_discriminator_is_no_density_of_logits() -> None:
+    with pytest.raises(TrustmixError, match="A discriminator is trained on a client's inputs"):
+        resolve_density(DISCRIMINATOR)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from trustmix.density import DensityRatio, roc_auc
+from trustmix.density import DensityRatio, ratio, roc_auc
 from trustmix.density.ratio import FOLDS, WIDE, cross_fitted_log_ratio, fit_balanced_logistic
 
 
@@ -90,3 +90,59 @@ def test_a_shifted_client_is_recognised_among_wide_features() -> None:
     scores = DensityRatio.fit(own, torch.zeros(200)).log_prob(public)
     assert roc_auc(scores, torch.arange(600) < 200) > 0.9
     assert math.isfinite(float(scores.sum()))
+
+
+def test_the_strong_penalty_is_taken_where_it_is_much_better_on_samples_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many features of noise and few samples are fitted by heart with the weak penalty; few features are not."""
+
+    def auc(width: int, min_gain: float) -> float:
+        own, public = blobs(100, 0.0, width, 1), blobs(600, 0.0, width, 2)
+        own[:, 0] += 2
+        public[:200, 0] += 2
+        monkeypatch.setattr(ratio, "MIN_GAIN", min_gain)
+        return roc_auc(cross_fitted_log_ratio(own, public)[0], torch.arange(600) < 200)
+
+    assert auc(200, ratio.MIN_GAIN) > auc(200, math.inf) + 0.01
+    assert auc(3, ratio.MIN_GAIN) == auc(3, math.inf)
+
+
+def mixture(counts: tuple[int, int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Samples of two classes, N(-2, I) and N(2, I), and their labels."""
+    points = torch.cat([blobs(counts[0], -2.0, 3, seed), blobs(counts[1], 2.0, 3, seed + 1)])
+    return points, torch.repeat_interleave(torch.tensor([0, 1]), torch.tensor(counts))
+
+
+@pytest.mark.parametrize("samples", [10, 20, 50])
+def test_few_private_samples_give_a_flatter_ratio_that_still_knows_its_class(samples: int) -> None:
+    public, labels = mixture((300, 300), 11)
+    few, many = (cross_fitted_log_ratio(blobs(count, 2.0, 3, 13), public)[0] for count in (samples, 2000))
+    assert roc_auc(few, labels == 1) > 0.9
+    assert float(few.std()) < float(many.std())
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2, 0.05])
+def test_the_rarer_a_clients_class_is_in_the_public_set_the_larger_its_ratio(share: float) -> None:
+    """The ratio of a client that holds one class is 1 / P(class) on its samples."""
+    rare = round(2000 * share)
+    public, labels = mixture((2000 - rare, rare), 21)
+    scores, _ = cross_fitted_log_ratio(blobs(1000, 2.0, 3, 23), public)
+    assert float(scores.exp()[labels == 1].mean()) == pytest.approx(1 / share, rel=0.15)
+
+
+def test_unequal_frequencies_of_a_clients_classes_are_seen_in_its_ratio() -> None:
+    public, labels = mixture((1000, 1000), 31)
+    own, _ = mixture((900, 300), 33)
+    scores, _ = cross_fitted_log_ratio(own, public)
+    first, second = (float(scores.exp()[labels == label].mean()) for label in (0, 1))
+    assert (first, second) == (pytest.approx(1.5, rel=0.1), pytest.approx(0.5, rel=0.25))
+
+
+def test_a_public_set_from_elsewhere_gives_finite_scores_that_still_have_mean_ratio_one() -> None:
+    """Nothing public is like the client's samples: the scores order public samples, they do not show that none fits."""
+    public = blobs(500, -40.0, 3, 41)
+    scores, own = cross_fitted_log_ratio(blobs(300, 2.0, 3, 42), public)
+    assert bool(torch.isfinite(scores).all())
+    assert float(scores.exp().mean()) == pytest.approx(1)
+    assert float(own.min()) > float(scores.max())

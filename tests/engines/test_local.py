@@ -91,6 +91,18 @@ def test_a_clients_results_do_not_depend_on_the_mode(
         assert other["accuracy"] == pytest.approx(one["accuracy"], abs=1 / 60 + 1e-9)
 
 
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("refresh", ["once", 2])
+def test_kept_scores_do_not_depend_on_the_mode(plan: ExecutionPlan, refresh: Any, tmp_path: Path) -> None:
+    reference = history(clients(density="ratio", refresh=refresh), ExecutionPlan())
+    members = clients(density="ratio", refresh=refresh)
+    for client in members:
+        client.store = DiskStore(tmp_path / client.id)
+    for one, other in zip(reference, history(members, plan, keep=False), strict=True):
+        assert one["failed"] == other["failed"] == {}
+        assert other["concentration"] == pytest.approx(one["concentration"], rel=1e-3)
+
+
 def jobs(members: list[Client], epochs: int = 3) -> list[TrainingJob]:
     made = []
     for client in members:

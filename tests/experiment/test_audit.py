@@ -5,17 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 from typer.testing import CliRunner
 
 import trustmix as tm
 from trustmix.attacks.label_inference import class_evidence, guess_histograms, score_evidence
-from trustmix.attacks.membership_inference import AttackScores
+from trustmix.attacks.membership_inference import AttackResult, AttackScores
 from trustmix.attacks.shadow_models import MIN_VARIANCE, likelihood_ratios
 from trustmix.cli import app
 from trustmix.errors import TrustmixError
 from trustmix.experiment.audit import audit
+from trustmix.experiment.build import build_federation
 
 
 def trained(folder: Path, train: dict[str, Any], **further: Any) -> Path:
@@ -68,6 +70,43 @@ def test_a_run_with_byzantine_clients_is_audited_as_if_they_were_honest(tmp_path
         trained(tmp_path / "attacked", {"first_epochs": 1}, attack={"kind": "takeover", "share": 0.2}, **how)
     )
     assert attacked.findings[0] == honest.findings[0]
+
+
+@pytest.mark.parametrize(("kind", "members"), [("gaussians", 12), ("ratio", 60), ("discriminator", 48)])
+def test_members_of_the_attack_on_scores_are_the_samples_behind_the_density(
+    kind: str, members: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = {}
+
+    def count(cls: type[AttackResult], attack: str, scores: AttackScores) -> AttackResult:
+        counted[attack] = int(scores.members[scores.groups == 0].sum())
+        return cls(attack, 0.5, 0.5, 0.5, 0.0)
+
+    monkeypatch.setattr(AttackResult, "from_scores", classmethod(count))
+    audit(trained(tmp_path / "run", {"first_epochs": 1}, density={"kind": kind}, split={"samples_per_client": 60}))
+    assert counted["scores"] == members
+    assert counted["predictions"] == 48
+
+
+def test_every_public_set_of_the_audit_has_members_and_fresh_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[torch.Tensor] = []
+    predict_on = tm.Client.predict_on
+
+    def record(client: tm.Client, round_: int, public: tm.Public) -> bytes:
+        asked.append(public.inputs)
+        return predict_on(client, round_, public)
+
+    monkeypatch.setattr(tm.Client, "predict_on", record)
+    folder = trained(tmp_path / "run", {"first_epochs": 1})
+    audit(folder)
+    with build_federation(tm.Recipe.load(folder / "recipe.toml")) as experiment:
+        private = {tuple(row) for c in experiment.clients for row in c.private.inputs.flatten(1).tolist()}
+    own = experiment.federation.context.public.inputs  # the attack on labels uses the run's own public set
+    for inputs in (inputs for inputs in asked if not torch.equal(inputs, own)):
+        known = sum(tuple(row) in private for row in inputs.flatten(1).tolist())
+        assert 0.1 < known / len(inputs) < 0.9
 
 
 def test_auc_and_tpr_are_those_of_scikit_learn_ties_included() -> None:

@@ -9,9 +9,13 @@ from torch import nn
 
 import trustmix as tm
 from trustmix import Recipe, TrustmixError
+from trustmix.experiment import estimate
+from trustmix.experiment.build import build_federation
 from trustmix.experiment.estimate import estimate_cost
 from trustmix.experiment.run import build_probe
 from trustmix.experiment.run_directory import RunDirectory
+from trustmix.federation.discriminator import count_steps
+from trustmix.federation.scoring import density_samples
 
 SETTINGS = ["clients=5", "rounds=1", "split.samples_per_client=60", "public.samples=80", "engine.mode=sequential"]
 
@@ -20,7 +24,7 @@ def recipe(*overrides: str) -> Recipe:
     return Recipe.load("demo", [*SETTINGS, "rule=uwa", *overrides])
 
 
-@pytest.mark.parametrize("density", ["{kind='features'}", "{kind='kernel', standardise=true}"])
+@pytest.mark.parametrize("density", ["{kind='features'}", "{kind='ratio'}", "{kind='kernel', standardise=true}"])
 def test_the_probe_rebuilds_the_teacher_of_any_density(density: str, tmp_path: Path) -> None:
     wanted = recipe(f"density={density}")
     tm.run(wanted, out=tmp_path / "run")
@@ -29,10 +33,28 @@ def test_the_probe_rebuilds_the_teacher_of_any_density(density: str, tmp_path: P
     assert float(teacher.concentration.mean()) == pytest.approx(line.concentration, rel=1e-4)
 
 
+def test_the_ratio_is_fitted_on_each_sample_once_where_none_is_held_out() -> None:
+    with build_federation(recipe("density={kind='ratio', calibration='private'}")) as experiment:
+        client = experiment.clients[0]
+        assert len(density_samples("ratio", client.private, client.calibration)) == len(client.private)
+
+
+def test_the_theory_is_not_measured_on_kept_scores() -> None:
+    with pytest.raises(TrustmixError, match=r"The theory is measured on scores of each round's models"):
+        build_probe(recipe("density.refresh=once"))
+
+
 def test_the_forecast_is_of_messages_with_the_densitys_own_scores() -> None:
     plain, features = (estimate_cost(recipe(f"density.kind={kind}")).messages for kind in ("gaussians", "features"))
     assert features["float32"][0] == pytest.approx(plain["float32"][0], rel=0.05)
     assert features["float32"][0] != plain["float32"][0]
+
+
+def test_the_forecast_counts_the_training_of_discriminators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "measure_throughput", lambda *_: 1.0)  # so that seconds are steps
+    ratio, dearer = (estimate_cost(recipe(f"density.kind={kind}", "rounds=1")) for kind in ("ratio", "discriminator"))
+    assert dearer.training_seconds == ratio.training_seconds + 5 * count_steps(48, 80, 32)
+    assert dearer.messages["float32"][0] == pytest.approx(ratio.messages["float32"][0], rel=0.05)
 
 
 def without_features(shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from click.testing import Result
 from scipy.special import softmax
 from typer.testing import CliRunner
@@ -13,7 +12,7 @@ from typer.testing import CliRunner
 import trustmix as tm
 from trustmix.aggregation import Upload
 from trustmix.cli import app
-from trustmix.density import percentile_ranks
+from trustmix.density import DensityRatio
 from trustmix.federation import resolve_method
 
 RNG = np.random.default_rng(0)
@@ -84,7 +83,7 @@ def test_calibration_logits_become_scores_by_the_density(tmp_path: Path) -> None
         )
 
 
-def test_a_rule_that_compares_classes_takes_them_from_the_calibration(tmp_path: Path) -> None:
+def test_trust_takes_the_density_ratio_and_the_classes_from_the_calibration(tmp_path: Path) -> None:
     labels = [np.arange(30) % 2 + number for number in range(3)]
     known = [np.eye(4)[own] * 4 + RNG.normal(size=(30, 4)) for own in labels]
     for number in range(3):
@@ -93,11 +92,9 @@ def test_a_rule_that_compares_classes_takes_them_from_the_calibration(tmp_path: 
     assert mixed(tmp_path, "--out", str(tmp_path / "teacher.npz"), "--rule", "trust").exit_code == 0
     mixer = resolve_method("trust").make_aggregator()
     for number in range(3):
-        density = tm.ClassGaussians.fit(known[number], labels[number])
-        own, scores = (torch.as_tensor(density.log_prob(z)) for z in (known[number], LOGITS[number]))
+        scores = DensityRatio.fit(known[number], labels[number]).log_prob(LOGITS[number])
         held = np.bincount(labels[number], minlength=4)
-        ranks = percentile_ranks(own, scores)
-        mixer.update(Upload.from_arrays(str(number), PREDICTIONS[number], class_counts=held, ranks=ranks))
+        mixer.update(Upload.from_arrays(str(number), PREDICTIONS[number], scores, class_counts=held))
     with np.load(tmp_path / "teacher.npz") as found:
         np.testing.assert_allclose(found["predictions"], mixer.compute().probabilities, atol=1e-9)
 

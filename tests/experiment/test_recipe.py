@@ -72,10 +72,6 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("classes_per_client=3", r"Did you mean split\.classes_per_client\?"),
         ("zzz=3", r'no setting "zzz" in the top level\. There are: clients'),
         ("rule=suva", r'rule: there is no rule "suva"\. Did you mean "suwa"\? There are: .*alone.*\.$'),
-        (
-            "rule=trust",
-            r"rule: trust needs the clients' label sets.* set wire\.labels to set or counts",
-        ),
         ("rule.tau=-1", r"rule\.tau: input should be greater than or equal to 0 \(given: -1\)\."),
         ("rule.taw=1", r"rule\.tau: field required"),
         ("clients=0", r"clients: input should be greater than or equal to 1 \(given: 0\)\."),
@@ -101,6 +97,14 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("participation.fraction=1.5", r"participation\.fraction: .* less than or equal to 1 \(given: 1\.5\)\."),
         ("density.holdout=1", r"density\.holdout: .*less than 1"),
         ("density.kind=kernels", r'density\.kind: there is no density "kernels"\. Did you mean "kernel"\?'),
+        ("density.refresh=0", r"density\.refresh: the number of rounds .* must be at least 1"),
+        ("density.refresh=never", r"density\.refresh"),
+        ("density={kind='energy', refresh='once'}", r"density: energy .* has no fit to keep; leave refresh out"),
+        ("density={kind='discriminator', refresh=2}", r"density: .*refresh must be once, or left out"),
+        (
+            "density={kind='discriminator', calibration='augmented'}",
+            r"density: .* leave calibration out",
+        ),
         ("rounds", r'--set takes key=value.*not "rounds"\.'),
         ("=3", r'--set takes key=value.*not "=3"\.'),
     ],
@@ -111,15 +115,53 @@ def test_a_wrong_setting_is_one_sentence_with_its_key(override: str, sentence: s
     assert "\n" not in str(caught.value)
 
 
-def test_where_label_sets_are_shared_the_rule_is_trust_unless_another_is_named() -> None:
-    assert Recipe.load("fashion").rule == "suwa"
-    assert Recipe.load("fashion", ["wire.labels=set"]).rule == "trust"
-    assert Recipe.load("fashion", ["wire.labels=counts", "rule=uwa"]).rule == "uwa"
+def test_a_rule_brings_its_density_unless_the_recipe_names_one() -> None:
+    chosen = Recipe.load("fashion")
+    assert (chosen.rule, chosen.density.kind) == ("trust", "ratio")
+    paper = Recipe.load(chosen, ["rule=suwa"])
+    assert (paper.rule, paper.density.kind) == ("suwa", "gaussians")
+    assert Recipe.load(paper, ["rule=trust"]).density.kind == "ratio"
+    assert Recipe.load("fashion", ["rule=uwa", "density.kind=ratio"]).density.kind == "ratio"
+    assert Recipe.load(Recipe.load("fashion", ["density.kind=energy"]), ["rule=uwa"]).density.kind == "energy"
+    assert 'kind = "ratio"' in chosen.resolved_toml()
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (["wire.form=density"], r"wire\.form = density sends no scores to keep; leave density\.refresh out"),
+        (["theory.every=1"], r"theory\.every measures scores of each round's models; leave density\.refresh out"),
+        (["privacy={epsilon=8, mechanism='uploads'}"], r"sends no scores to keep; leave density\.refresh"),
+        (["rule=fedavg"], r"density\.refresh is not read by fedavg: it exchanges weights; leave density\.refresh out"),
+        (["rule=selective-fd"], r"density\.refresh is not read by selective-fd: its clients send votes"),
+    ],
+)
+def test_scores_that_are_not_sent_cannot_be_kept(other: list[str], sentence: str) -> None:
+    with pytest.raises(TrustmixError, match=sentence):
+        Recipe.load("demo", ["density.refresh=once", *other])
+
+
+def test_discriminators_are_trained_once_and_without_the_noise_of_privacy() -> None:
+    recipe = Recipe.load("demo", ["density.kind=discriminator"])
+    assert recipe.density.refresh == "once"
+    assert Recipe.load(recipe).density == recipe.density
+    with pytest.raises(TrustmixError, match=r"discriminator is trained without the noise of \[privacy\]"):
+        Recipe.load("demo", ["density.kind=discriminator", "privacy.epsilon=8"])
+
+
+def test_a_private_ratio_is_paid_for_and_released_once() -> None:
+    private = ["privacy.epsilon=8", "privacy.ratio=0.25"]
+    assert Recipe.load("demo", [*private, "density.kind=ratio", "density.refresh=once"]).privacy.ratio == 0.25
+    with pytest.raises(TrustmixError, match=r"privacy\.ratio pays for one density ratio; set density\.refresh = once"):
+        Recipe.load("demo", [*private, "density.kind=ratio"])
+    for other in ("density.kind=gaussians", "privacy.mechanism=uploads"):
+        with pytest.raises(TrustmixError, match=r"privacy\.ratio pays for density\.kind = ratio with privacy"):
+            Recipe.load("demo", [*private, other])
 
 
 @pytest.mark.parametrize("other", ["density.kind=kernel", "density.standardise=true"])
 def test_the_form_density_sends_the_papers_density_and_no_other(other: str) -> None:
-    with pytest.raises(TrustmixError, match=r"wire: the form density sends the Gaussians .* set wire\.form = scores"):
+    with pytest.raises(TrustmixError, match=r"wire\.form = density sends the Gaussians .* set wire\.form = scores"):
         Recipe.load("demo", ["wire.form=density", other])
 
 

@@ -80,19 +80,19 @@ def test_predictions_of_clients_can_be_mixed_and_are_then_better_than_theirs(dig
     with np.load(tmp_path / "teacher.npz") as teacher:
         mixed = float((teacher["predictions"].argmax(1) == load("digits").test.labels.numpy()).mean())
         assert float(teacher["effective_clients"].mean()) < 3.9  # by scores, not by plain averaging
-    trust = CliRunner().invoke(app, ["mix", *files, "--rule", "trust", "--out", str(tmp_path / "coupled.npz")])
+    trust = CliRunner().invoke(app, ["mix", *files, "--rule", "trust", "--out", str(tmp_path / "trust.npz")])
     assert trust.exit_code == 0, trust.stderr
     assert mixed > last_line(digits)["accuracy_mean"]
 
 
 def test_scores_are_by_the_density_of_the_recipe(digits: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(digits, tmp_path / "run")
-    gaussians = predict(folder, "digits", 1).trust["scores"]
+    ratios = predict(folder, "digits", 1).trust["scores"]
     recipe = (folder / "recipe.toml").read_text()
-    (folder / "recipe.toml").write_text(recipe.replace('kind = "gaussians"', 'kind = "energy"'))
+    (folder / "recipe.toml").write_text(recipe.replace('kind = "ratio"', 'kind = "energy"'))
     answers = predict(folder, "digits", 1)
     torch.testing.assert_close(answers.trust["scores"].float(), answers.logits.logsumexp(1), rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(gaussians.float(), answers.trust["scores"].float())
+    assert not torch.allclose(ratios.float(), answers.trust["scores"].float())
     (folder / "recipe.toml").write_text(recipe.replace("[privacy]", "[privacy]\nepsilon = 8.0"))
     assert predict(folder, "digits", 1).trust == {}  # calibration samples are private
 

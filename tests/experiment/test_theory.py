@@ -46,6 +46,12 @@ def test_the_probe_rebuilds_the_teacher_of_every_round(runs: Path) -> None:
             assert found.method == line.method == rule
 
 
+def test_the_probe_rebuilds_scores_of_the_density_ratio_from_all_samples_of_a_client(tmp_path: Path) -> None:
+    recipe = small("rule=uwa", "density.kind=ratio", "guard.on=false", "rounds=1", "theory.every=1")
+    line = tm.run(recipe, out=tmp_path / "run").rounds[0]
+    assert read_measurements(tmp_path / "run")[0].concentration == pytest.approx(line.concentration, rel=1e-4)
+
+
 def test_avg_trusts_everybody_alike_and_suwa_lies_between_avg_and_uwa(runs: Path) -> None:
     chi = {rule: read_measurements(runs / rule)[0].concentration for rule in RULES}
     assert chi["avg"] == pytest.approx(1 / 5, rel=1e-6)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -116,7 +117,7 @@ def algorithm_1(rounds: int, tau: float) -> list[tuple[list[float], list[float],
 
 @pytest.mark.parametrize(("rule", "tau"), [("avg", 0.0), ("suwa", 0.25), ("uwa", 1.0), (0.4, 0.4)])
 def test_one_exchange_a_round_plays_the_papers_two_stage_algorithm(rule: str | float, tau: float) -> None:
-    history = federation(rule=rule).run(3)
+    history = federation(clients(density="gaussians"), rule=rule).run(3)
     for line, (accuracy, local, teacher) in zip(history.rounds, algorithm_1(3, tau), strict=True):
         assert list(line.accuracy.values()) == pytest.approx(accuracy, abs=1 / 60 + 1e-9)
         assert list(line.local_accuracy.values()) == pytest.approx(local, abs=1 / 30 + 1e-9)
@@ -125,7 +126,8 @@ def test_one_exchange_a_round_plays_the_papers_two_stage_algorithm(rule: str | f
 
 
 def test_both_upload_forms_lead_to_the_same_run() -> None:
-    one, other = (federation(clients(form=form)).run(3) for form in ("scores", "density"))
+    forms = (clients(form=form, density="gaussians") for form in ("scores", "density"))
+    one, other = (federation(members, rule="suwa").run(3) for members in forms)
     for a, b in zip(one.rounds, other.rounds, strict=True):
         assert a.concentration == pytest.approx(b.concentration, rel=1e-4)
         assert a.accuracy == pytest.approx(b.accuracy, abs=1 / 60 + 1e-9)
@@ -383,3 +385,25 @@ def test_a_federation_that_makes_no_sense_is_refused() -> None:
         federation(rule="swua")
     with pytest.raises(TrustmixError, match="public set is empty"):
         Public(torch.zeros(0, 3), 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent", "reason"),
+    [
+        ("none", "set", "a label set, which was not asked for: wire.labels = none"),
+        ("inferred", "counts", "a label set, which was not asked for: wire.labels = inferred"),
+        ("set", "counts", "the label set has a count of"),
+        ("set", "set", None),
+        ("counts", "counts", None),
+        (None, "counts", None),
+    ],
+)
+def test_a_label_set_that_was_not_asked_for_is_refused(asked: Any, sent: Any, reason: str | None) -> None:
+    public = Public(torch.rand(8, 4), classes=2)
+    inputs, labels = torch.rand(12, 4), torch.arange(12) % 2
+    clients = [Client.from_arrays(name, partial(nn.Linear, 4, 2), inputs, labels, public=public) for name in "ab"]
+    clients[0].labels = sent
+    with Federation(clients=clients, public=public, labels=asked) as federation:
+        failed = federation.run(rounds=1).rounds[0].failed
+    assert set(failed) == ({"a"} if reason else set())
+    assert reason is None or reason in failed["a"]

@@ -30,10 +30,8 @@ NONSENSE: dict[str, Any] = {
 def said(client: str, round_: int) -> Upload:
     luck = torch.Generator().manual_seed(sum(map(ord, client)) + 1000 * round_)
     logits = 2 * torch.randn(SAMPLES, CLASSES, generator=luck)
-    ranks = torch.rand(SAMPLES, generator=luck)
-    return Upload(
-        client, torch.softmax(logits, 1), torch.randn(SAMPLES, generator=luck), torch.ones(CLASSES).long(), ranks
-    )
+    scores = torch.randn(SAMPLES, generator=luck)
+    return Upload(client, torch.softmax(logits, 1), scores, torch.ones(CLASSES).long())
 
 
 def message(client: str, round_: int, upload: Upload | None = None, **header: Any) -> bytes:
@@ -47,7 +45,7 @@ def broken(client: str, round_: int, luck: random.Random) -> Reply:
     row, column = luck.randrange(SAMPLES), luck.randrange(CLASSES)
     wrong = upload.predictions.clone()
     wrong[row, column] = luck.choice([torch.nan, torch.inf, -1.0, 2.0, 1e30, float(wrong[row, column]) + 0.01])
-    scores, ranks = (torch.as_tensor(part).clone() for part in (upload.scores, upload.ranks))
+    scores = torch.as_tensor(upload.scores).clone()
     scores[row] = torch.nan
     other = luck.choice([c for c in HONEST if c != client])
     payloads: list[Callable[[], bytes | None]] = [
@@ -63,7 +61,7 @@ def broken(client: str, round_: int, luck: random.Random) -> Reply:
         lambda: message(client, round_, replace(upload, predictions=upload.predictions[1:], scores=scores[1:])),
         lambda: message(client, round_, replace(upload, class_counts=torch.zeros(CLASSES).long())),
         lambda: message(client, round_, replace(upload, class_counts=-torch.ones(CLASSES).long())),
-        lambda: message(client, round_, replace(upload, ranks=ranks[1:])),
+        lambda: message(client, round_, replace(upload, class_counts=torch.ones(CLASSES - 1).long())),
         lambda: message(client, round_, sender=other),
         lambda: message(client, round_, round=round_ - luck.randint(1, 3)),
         lambda: message(client, round_, fingerprint="0" * 16),

@@ -101,12 +101,12 @@ def test_rounds_out_of_order_are_refused_and_cost_nothing(tmp_path: Path) -> Non
 
 def test_a_run_that_would_spend_too_much_is_refused_before_it_begins(tmp_path: Path) -> None:
     folder = tmp_path / "ledger"
-    PrivacyLedger(2.0, 1e-5, folder, "first").record(1, ROUND, b"answer", {})
+    PrivacyLedger(2.0, 1e-5, folder, "first").record(1, [ROUND], b"answer", {})
     needed = compute_total_epsilon([ROUND, ROUND], 1e-5)
     with pytest.raises(TrustmixError, match=r"would bring it to"):
-        PrivacyLedger(0.99 * needed, 1e-5, folder, "second").validate_plan(ROUND)
-    PrivacyLedger(1.01 * needed, 1e-5, folder, "second").validate_plan(ROUND)
-    PrivacyLedger(0.99 * needed, 1e-5, folder, "first").validate_plan(ROUND)  # the same run, resumed
+        PrivacyLedger(0.99 * needed, 1e-5, folder, "second").validate_plan([ROUND])
+    PrivacyLedger(1.01 * needed, 1e-5, folder, "second").validate_plan([ROUND])
+    PrivacyLedger(0.99 * needed, 1e-5, folder, "first").validate_plan([ROUND])  # the same run, resumed
 
 
 def test_a_ledger_that_is_damaged_or_missing_never_counts_as_empty(tmp_path: Path) -> None:
@@ -138,3 +138,15 @@ def test_the_noise_of_a_simulation_comes_from_its_seed_and_needs_no_ledger() -> 
     budget = PrivacyBudget(2.0, 3, simulated=True)
     client = tm.Client.from_arrays("north", model, torch.rand(40, 4), labels, public=public, privacy=budget)
     assert client.ledger is None
+
+
+def test_a_density_ratio_that_is_released_is_on_record_once(tmp_path: Path) -> None:
+    client = make_client(tmp_path, epsilon=8.0)
+    budget = PrivacyBudget(8.0, 2, ratio=0.3)
+    client.privacy, client.density = budget, "ratio"
+    assert client.ledger is not None
+    planned = budget.planned_releases(len(client.private), client.training)
+    client.ledger.validate_plan(planned)
+    spent = [client.step(Request(number)).epsilon for number in (1, 2)]
+    assert spent[-1] == pytest.approx(compute_total_epsilon(planned, budget.delta))
+    assert [entry.release == budget.ratio_release for entry in client.ledger.entries()].count(True) == 1

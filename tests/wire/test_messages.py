@@ -15,7 +15,6 @@ from trustmix.aggregation import Upload
 from trustmix.wire import (
     CODECS,
     UPLOAD_ENCODERS,
-    LabelSet,
     MessageHeader,
     decode_teacher,
     decode_upload,
@@ -187,24 +186,17 @@ def test_a_message_of_version_one_is_read_as_it_was_meant(
     assert found.scores.tolist() == pytest.approx(scores)
     assert found.class_counts is not None
     assert found.class_counts.tolist() == [4, 0, 7]
-    assert found.ranks is not None
-    assert found.ranks.tolist() == [0.0, 0.6]
 
 
 @pytest.mark.parametrize("form", UPLOAD_ENCODERS)
-def test_a_label_set_arrives_with_exact_counts_and_ranks_to_half_a_level(form: str) -> None:
+def test_a_label_set_arrives_with_exact_counts(form: str) -> None:
     counts = torch.arange(CLASSES) * 100_000
-    ranks = torch.cat([torch.tensor([0.0, 1.0]), torch.rand(SAMPLES - 2, generator=torch.Generator().manual_seed(1))])
-    message = UPLOAD_ENCODERS[form](*logits_and_density(), HEADER, "float32", None, LabelSet(counts, ranks))
+    message = UPLOAD_ENCODERS[form](*logits_and_density(), HEADER, "float32", None, counts)
     found = decode_upload(message, HEADER)
     assert found.class_counts is not None
     assert torch.equal(found.class_counts.long(), counts)
-    assert found.ranks is not None
-    assert found.ranks[:2].tolist() == [0.0, 1.0]
-    assert float((found.ranks - ranks).abs().max()) <= 0.5 / 255 + 1e-7
     bare = decode_upload(UPLOAD_ENCODERS[form](*logits_and_density(), HEADER, "float32"), HEADER)
     assert bare.class_counts is None
-    assert bare.ranks is None
     torch.testing.assert_close(found.predictions, bare.predictions, atol=0, rtol=0)
 
 
@@ -218,19 +210,9 @@ def test_a_label_set_arrives_with_exact_counts_and_ranks_to_half_a_level(form: s
 )
 def test_a_label_set_that_is_none_is_refused(counts: list[int], sentence: str) -> None:
     expected = MessageHeader("north", 1, "0" * 16, samples=1, classes=2)
-    upload = Upload("north", torch.tensor([[0.9, 0.1]]), torch.zeros(1), torch.tensor(counts), torch.ones(1))
+    upload = Upload("north", torch.tensor([[0.9, 0.1]]), torch.zeros(1), torch.tensor(counts))
     with pytest.raises(TrustmixError, match=sentence):
         decode_upload(encode_upload(upload, expected, "float32"), expected)
-
-
-def test_half_a_label_set_is_refused() -> None:
-    tensors = {
-        **CODECS.get("float32").encode(torch.full((SAMPLES, CLASSES), 0.1).double()),
-        "scores": torch.zeros(SAMPLES),
-    }
-    held = {"held": torch.ones(CLASSES, dtype=torch.int32)}
-    with pytest.raises(TrustmixError, match="has nothing for ranks"):
-        decode_upload(encode_frame({**tensors, **held}, HEADER.header("scores", "float32")), HEADER)
 
 
 @pytest.mark.parametrize(("samples", "classes", "sender"), [(9000, 2, "7"), (3, 120, "7"), (300, 50, "😀" * 3000)])
@@ -240,15 +222,15 @@ def test_the_limit_is_hardly_more_than_all_tensors_that_an_honest_message_may_ha
     generator = torch.Generator().manual_seed(0)
     expected = MessageHeader(sender, 10**6, "f" * 16, samples, classes)
     logits = torch.randn(samples, classes, generator=generator)
-    labels = LabelSet(torch.full((classes,), 2**31 - 1), torch.rand(samples, generator=generator))
+    counts = torch.full((classes,), 2**31 - 1, dtype=torch.int32)
     density = ClassGaussians.fit(torch.randn(2 * classes, classes, generator=generator), torch.arange(2 * classes) // 2)
     largest = 0
     for form, codec in [("density", "float32"), *[("scores", codec) for codec in CODECS.names()]]:
-        message = UPLOAD_ENCODERS[form](logits, density, expected, codec, None, labels)
+        message = UPLOAD_ENCODERS[form](logits, density, expected, codec, None, counts)
         assert decode_upload(message, expected).client == sender
         contents = zstandard.ZstdDecompressor(dict_data=DICTIONARY).decompress(message[12:])
         largest = max(largest, len(message), len(contents))
-    tensors = [logits, torch.zeros(samples), *density.state_dict().values(), *labels.parts().values()]
+    tensors = [logits, torch.zeros(samples), *density.state_dict().values(), counts]
     numbers = sum(tensor.nbytes for tensor in tensors)
     assert largest <= expected.limit == numbers + numbers // 1000 + 16 * len(sender) + 2048
 

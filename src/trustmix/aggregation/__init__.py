@@ -2,36 +2,35 @@
 
 from trustmix.aggregation.base import Aggregator, AggregatorFactory, StateDict, SumAggregator, Teacher, Upload
 from trustmix.aggregation.client_weights import client_weights, vote_agreement_weights
-from trustmix.aggregation.coupling import Coupling, couple, validate_connected
-from trustmix.aggregation.guard import Guard, GuardedAggregator
-from trustmix.aggregation.holders import Holders, bounded_ratio
+from trustmix.aggregation.guard import Guard, GuardedAggregator, guarded
 from trustmix.aggregation.robust import BatchAggregator, Cronus, ExpGuard, GeometricMedian, Median
-from trustmix.aggregation.trust import Trust, competence
+from trustmix.aggregation.robust_trust import RobustTrust
+from trustmix.aggregation.trust import ClassShares, Trust, bounded_ratio
 from trustmix.aggregation.weighted_average import Accumulator, mix
+from trustmix.aggregation.weighted_logits import WeightedLogits
 
 __all__ = [
     "Accumulator",
     "Aggregator",
     "AggregatorFactory",
     "BatchAggregator",
-    "Coupling",
+    "ClassShares",
     "Cronus",
     "ExpGuard",
     "GeometricMedian",
     "Guard",
     "GuardedAggregator",
-    "Holders",
     "Median",
+    "RobustTrust",
     "StateDict",
     "SumAggregator",
     "Teacher",
     "Trust",
     "Upload",
+    "WeightedLogits",
     "bounded_ratio",
     "client_weights",
-    "competence",
-    "couple",
+    "guarded",
     "mix",
-    "validate_connected",
     "vote_agreement_weights",
 ]

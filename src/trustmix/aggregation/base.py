@@ -50,8 +50,6 @@ class Upload:
         (N,): l, float64 and finite; None where the client has no density.
     class_counts
         (C,): how many samples of each class the client holds, or 1 for some; None where it keeps its label set.
-    ranks
-        (N,): the part of the client's calibration samples that score lower than the public sample.
     weight
         How many clients this one counts for.
     spec
@@ -62,7 +60,6 @@ class Upload:
     predictions: torch.Tensor
     scores: torch.Tensor | None = None
     class_counts: torch.Tensor | None = None
-    ranks: torch.Tensor | None = None
     weight: float = 1.0
     spec: ArraySpec = field(default_factory=lambda: ArraySpec("torch", torch.float32))
 
@@ -74,14 +71,13 @@ class Upload:
         scores: ArrayLike | None = None,
         *,
         class_counts: ArrayLike | None = None,
-        ranks: ArrayLike | None = None,
         source: str | None = None,
     ) -> Self:
         """Validate arrays, NumPy's or torch's, and make an upload of them.
 
         Parameters
         ----------
-        client, predictions, scores, class_counts, ranks
+        client, predictions, scores, class_counts
             As in `Upload`; scores may be infinite.
         source
             What error messages call the upload; "client <id>" by default.
@@ -109,7 +105,6 @@ class Upload:
             q,
             None if scores is None else validate_scores(scores, samples, source),
             None if class_counts is None else validate_class_counts(class_counts, classes, source),
-            None if ranks is None else validate_ranks(ranks, samples, source),
             spec=ArraySpec.of(predictions),
         )
 
@@ -144,8 +139,6 @@ class Aggregator(ABC):
     """Its colour in figures, such as "#0b7a5f"; a free one of the palette if it is None."""
     needs_label_sets: ClassVar[bool] = False
     """Whether every upload must have `class_counts`."""
-    compares_classes: ClassVar[bool] = False
-    """Whether classes are compared along chains of clients, so that label sets must connect all of them."""
     takes_weights: ClassVar[bool] = True
     """Whether `Upload.weight` counts; a rule that cannot weigh uploads takes them whole or not at all."""
 
@@ -242,6 +235,10 @@ class Aggregator(ABC):
             raise TrustmixError("there is nothing to aggregate: no upload has been added.")
         probabilities, concentration = self.estimate()
         return Teacher(self._spec.restore(probabilities), self._spec.restore(concentration), self.n_clients)
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """What the rule did against clients that it distrusts, by client; nothing for rules without a guard."""
+        return {}
 
     def reset(self) -> None:
         """Forget the uploads of a round; what the rule remembers over rounds stays."""
@@ -383,7 +380,7 @@ def copy_upload(upload: Upload) -> Upload:
     return replace(upload, **{name: array.clone() for name, array in arrays.items() if array is not None})
 
 
-ARRAYS = ("predictions", "scores", "class_counts", "ranks")
+ARRAYS = ("predictions", "scores", "class_counts")
 
 
 def unpack_uploads(packed: StateDict) -> list[Upload]:
@@ -461,11 +458,3 @@ def validate_class_counts(class_counts: ArrayLike, classes: int, source: str) ->
             f"they must be ({classes},), the number of samples of each class, some of them above 0."
         )
     return counts
-
-
-def validate_ranks(ranks: ArrayLike, samples: int, source: str) -> torch.Tensor:
-    """Ranks as a float64 tensor (N,) of numbers from 0 to 1."""
-    p = to_finite_tensor(ranks, f"{source}: ranks").cpu().to(torch.float64)
-    if p.shape != (samples,) or not bool(((p >= 0) & (p <= 1)).all()):
-        raise TrustmixError(f"{source}: ranks must be {samples} numbers from 0 to 1, one a sample.")
-    return p

@@ -20,6 +20,8 @@ from typing import Any, Self
 import torch
 
 from trustmix.aggregation.base import Aggregator, StateDict, Teacher, Upload, copy_upload, pack_uploads, unpack_uploads
+from trustmix.aggregation.robust_trust import RobustTrust
+from trustmix.aggregation.trust import Trust
 from trustmix.aggregation.weighted_average import Accumulator
 from trustmix.errors import TrustmixError
 
@@ -61,6 +63,22 @@ class Guard:
     def __post_init__(self) -> None:
         if not 0.5 <= self.cap <= 1:
             raise TrustmixError(f"cap is {self.cap}; a share that only one client can exceed is from 0.5 to 1.")
+
+
+def guarded(rule: Aggregator, guard: Guard | None = None) -> Aggregator:
+    """A rule under guard: `trust` by robust locations, any other one by the bounds of a `GuardedAggregator`.
+
+    Parameters
+    ----------
+    rule
+        An empty aggregator.
+    guard
+        The bounds.
+
+    >>> type(guarded(Trust())).__name__, type(guarded(Accumulator(tau=1.0))).__name__
+    ('RobustTrust', 'GuardedAggregator')
+    """
+    return RobustTrust() if type(rule) is Trust else GuardedAggregator(rule, guard)
 
 
 class GuardedAggregator(Aggregator):

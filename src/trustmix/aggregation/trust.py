@@ -1,138 +1,201 @@
-"""The rule `trust`: coupling, in which a client's odds weigh by how likely the sample is one of its own classes.
+"""The rule `trust`: the teacher of a class is made by the clients that hold it.
 
-A client's log-likelihoods are ranked among those of its own calibration samples: over samples of its classes the rank p
-is then spread evenly from 0 to 1, whatever the model. Over the public set it has the density f(p), higher near 0, where
-foreign samples lie. By Bayes' rule a public sample at rank p is 1 / f(p) times as likely as any other to be one of the
-client's, and that is its weight. Where the density is uninformative f is flat and all weights are 1: coupling remains.
-Own samples alone make f at least 1/(C w), w being the largest share of a class in the client's data, if classes are
-equally common in the public set; f is not let below that, so that no client can save up its weight for a few samples.
+Let r_i(x) = p_i(x) / p_pub(x) and pi_i(c) the share of class c in the data of client i. By Bayes' rule
+
+    p(c|x) = r_i(x) q_i(c|x) P_pub(c) / pi_i(c),
+
+so all holders of c estimate the same number, and the more of c a client holds the better it does. With weights pi_i(c)
+and classes that are equally common in the public set their mean is a quotient of two sums over clients:
+
+    teacher(c|x) ~ sum_i r_i(x) q_i(c|x) / sum_i pi_i(c),    normalised over c.
+
+Shares that a client does not send are estimated from its first upload: the mean of r_i q_i over the public set is the
+mean of q_i over the client's own data. Where all clients hold all classes alike, the rule is AVG.
 """
 
+import math
 from typing import Self
 
 import torch
 
-from trustmix.aggregation.base import Aggregator, StateDict, Upload
-from trustmix.aggregation.coupling import RIDGE, label_set, laplacian, log_odds, mask_unheld_classes, regularize
+from trustmix.aggregation.base import StateDict, SumAggregator, Upload
 
-BINS = 20
-"""Steps of the histogram that f is read from."""
-TILE = 2**22
-"""Numbers in the linear systems that are solved at a time."""
+FLOOR = 1e-12
+"""Added to every class, so that a sample of which no client has seen any like it still has a label."""
+MIN_PRIOR = 0.05
+"""A class that the clients hold less of than this part of an equal share counts as held so much: the few predictions of
+a class that no client holds are not blown up to a class's full size."""
+MIN_HELD = 0.3
+"""A class of which a client seems to hold less than this part of the most frequent one is not held."""
+PRIOR_STEPS = 4
+"""How often the bound of a ratio and the estimated shares are found, each of which follows from the other."""
+MIN_RATIO = 1e-100
+"""A smaller ratio counts as this one, whose square is still a number."""
 
 
-def competence(ranks: torch.Tensor, own: float) -> torch.Tensor:
-    """1 / f(p), the weight of a client in each public sample, f made decreasing by isotonic regression.
+def bounded_ratio(scores: torch.Tensor, largest: float) -> torch.Tensor:
+    """The density ratio of log-ratio scores, at most `largest`, with mean 1 over the public set.
+
+    A true ratio has mean 1, and with equally common classes it is at most C times the largest share of a class in the
+    client's data. A client that raises all its scores changes nothing.
 
     Parameters
     ----------
-    ranks
-        (N,): p over the public set.
-    own
-        What f cannot fall below: k/C for a client that holds k of C classes alike.
+    scores
+        (N,): log r, up to a constant.
+    largest
+        The bound, at least 1.
 
     Returns
     -------
     torch.Tensor
-        (N,), at most 1 / own.
+        (N,): r.
 
-    >>> half_foreign = torch.cat([torch.zeros(500), torch.arange(500) / 500])
-    >>> weights = competence(half_foreign, own=0.5)
-    >>> round(float(weights[0]), 2), round(float(weights[-1]), 2)
-    (0.1, 1.96)
+    >>> bounded_ratio(torch.tensor([1000.0, 1000.0, 0.0, 0.0]), largest=2.0).round(decimals=9).tolist()
+    [2.0, 2.0, 0.0, 0.0]
     """
-    bins = (ranks * BINS).long().clamp(0, BINS - 1)
-    counts = torch.bincount(bins, minlength=BINS) + 1  # nowhere impossible
-    return 1 / _decreasing(counts * BINS / counts.sum()).clamp_min(own)[bins]
+    log_ratio, samples = scores.to(torch.float64), len(scores)
+    ordered = log_ratio.sort(descending=True).values
+    rest = torch.logcumsumexp(ordered.flip(0), 0).flip(0)
+    left = samples - largest * torch.arange(samples, dtype=torch.float64)  # with that many samples at the bound
+    shift = left.clamp_min(0).log() - rest
+    fits = (left > 0) & (ordered + shift <= math.log(largest) + 1e-12)
+    n_bounded = int(fits.to(torch.int8).argmax()) if bool(fits.any()) else int((left > 0).sum()) - 1
+    return (log_ratio + shift[n_bounded]).clamp(max=math.log(largest)).exp().clamp_min(MIN_RATIO)
 
 
-def _decreasing(values: torch.Tensor) -> torch.Tensor:
-    """The nearest decreasing sequence in the least-squares sense: neighbours that rise are pooled into their mean."""
-    pools: list[tuple[float, int]] = []
-    for value in values.tolist():
-        pools.append((value, 1))
-        while len(pools) > 1 and pools[-2][0] < pools[-1][0]:
-            (before, many), (after, few) = pools[-2:]
-            pools[-2:] = [((before * many + after * few) / (many + few), many + few)]
-    return torch.cat([torch.full((size,), mean, dtype=torch.float64) for mean, size in pools])
+class ClassShares:
+    """What part of its data each class is, by client: as shared, or estimated from its first upload and remembered.
+
+    In the first round a client knows its own classes alone. Later ones have taught it the others, and what it holds is
+    harder to see.
+
+    >>> upload = Upload.from_arrays("north", [[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.4, 0.6, 0.0]], [0.0, 0.0, -50.0])
+    >>> ratio, shares = ClassShares().ratio_and_shares(upload)
+    >>> ratio.round(decimals=2).tolist(), shares.round(decimals=2).tolist()
+    ([1.5, 1.5, 0.0], [0.55, 0.45, 0.0])
+    """
+
+    def __init__(self) -> None:
+        self.by_client: dict[str, torch.Tensor] = {}
+
+    def ratio_and_shares(self, upload: Upload) -> tuple[torch.Tensor, torch.Tensor]:
+        """How familiar each sample is to a client, and what part of its data each class is.
+
+        Parameters
+        ----------
+        upload
+            The scores are log-ratios up to a constant; without scores every sample is as familiar.
+
+        Returns
+        -------
+        tuple of torch.Tensor
+            r (N,), of mean 1, and pi (C,), of sum 1.
+        """
+        scores = upload.scores
+        if scores is None:
+            scores = torch.zeros(len(upload.predictions), dtype=torch.float64)
+        if upload.class_counts is not None:
+            shares = (upload.class_counts / upload.class_counts.sum()).to(torch.float64)
+        elif upload.client in self.by_client:
+            shares = self.by_client[upload.client]
+        else:
+            shares = self.by_client[upload.client] = estimate_shares(upload.predictions.to(torch.float64), scores)
+        return bounded_ratio(scores, largest_ratio(shares)), shares
+
+    def merge(self, other: "ClassShares") -> None:
+        """Take over what the other remembers of further clients."""
+        self.by_client = {**other.by_client, **self.by_client}
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What is remembered."""
+        return {f"{SHARES}{client}": shares for client, shares in self.by_client.items()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Remember what another one did."""
+        self.by_client = {key[len(SHARES) :]: value for key, value in state.items() if key.startswith(SHARES)}
 
 
-class Trust(Aggregator):
-    """Coupling weighed by competence, sample by sample; a client without ranks weighs 1 everywhere.
+SHARES = "shares/"
+"""What the names of remembered shares in a state begin with."""
 
-    Beside the sum of odds it keeps one weight a client and sample, and it solves a system of C equations a sample.
+
+def largest_ratio(shares: torch.Tensor) -> float:
+    """The largest density ratio that a client with these shares of classes (C,) can have, at least 1."""
+    return max(1.0, len(shares) * float(shares.max()))
+
+
+def estimate_shares(predictions: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """The shares (C,) of classes in the data of a client: the mean of r q over the public set.
+
+    Parameters
+    ----------
+    predictions
+        (N, C): q, float64.
+    scores
+        (N,): log r, up to a constant.
+
+    Returns
+    -------
+    torch.Tensor
+        Of sum 1; 0 for classes that the client seems not to hold.
+    """
+    classes = predictions.shape[1]
+    largest = float(classes)
+    for _ in range(PRIOR_STEPS):
+        seen = bounded_ratio(scores, largest) @ predictions
+        shares = torch.where(seen >= MIN_HELD * seen.max(), seen, 0.0)
+        shares = shares / shares.sum()
+        largest = largest_ratio(shares)
+    return shares
+
+
+class Trust(SumAggregator):
+    """What the clients see of each class, divided by how much of it they hold.
 
     >>> import numpy as np
-    >>> one, other = np.array([[0.8, 0.2]] * 100), np.array([[0.3, 0.7]] * 100)
-    >>> ranks, both = np.arange(100) / 100 > 0.7, [1, 1]
     >>> rule = Trust()
-    >>> rule.update(Upload.from_arrays("one", one, class_counts=both, ranks=0.9 * ranks))
-    >>> rule.update(Upload.from_arrays("other", other, class_counts=both, ranks=0.9 * ~ranks))
-    >>> rule.compute().probabilities.argmax(1)[[0, 99]].tolist()  # each counts where its density is high
-    [1, 0]
+    >>> sure = np.array([[0.9, 0.1, 0.0], [0.5, 0.5, 0.0]])
+    >>> rule.update(Upload.from_arrays("north", sure, [5.0, -5.0], class_counts=[1, 1, 0]))
+    >>> rule.update(Upload.from_arrays("south", sure[:, ::-1], [-5.0, 5.0], class_counts=[0, 1, 1]))
+    >>> rule.compute().probabilities.argmax(1).tolist()  # the second sample is familiar to south, not to north: class 2
+    [0, 2]
     """
-
-    needs_label_sets = True
-    compares_classes = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._odds: torch.Tensor | None = None
-        self._weights: list[torch.Tensor] = []
-        self._counts: list[torch.Tensor] = []
+        self.shares = ClassShares()
 
-    def fold(self, upload: Upload) -> None:
-        """Add the client's odds, weighed by its competence."""
-        counts = label_set(upload)
-        weights = torch.full((len(upload.predictions),), upload.weight, dtype=torch.float64)
-        if upload.ranks is not None:
-            weights *= competence(upload.ranks, float(counts.sum() / (counts.max() * len(counts))))
-        odds = log_odds(upload.predictions, counts) * weights.unsqueeze(1)
-        self._odds = odds if self._odds is None else self._odds + odds
-        self._weights.append(weights)
-        self._counts.append(counts)
-        self.keep_weights(upload.client, weights)
+    def terms(self, upload: Upload) -> dict[str, torch.Tensor]:
+        """r_i q_i, the shares of classes, and the weights themselves."""
+        ratio, shares = self.shares.ratio_and_shares(upload)
+        weight = upload.weight * ratio
+        self.keep_weights(upload.client, weight)
+        mass = predictions_within(upload, shares) * weight.unsqueeze(1)
+        return {"mass": mass, "held": upload.weight * shares, "weight": weight, "square": weight.square()}
 
-    def estimate(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """One system of C equations a sample, many at a time."""
-        assert self._odds is not None  # noqa: S101 - there is an upload
-        weights = torch.stack(self._weights, 1)  # (N, M)
-        total = weights.sum(1, keepdim=True)
-        shares, odds = weights / total, self._odds / total
-        graphs = torch.stack([laplacian(counts) for counts in self._counts])
-        rows = max(1, TILE // graphs[0].numel())
-        tiles = (slice(row, row + rows) for row in range(0, len(odds), rows))
-        return torch.cat([_solve(shares[tile], graphs, odds[tile]) for tile in tiles]), shares.square().sum(1)
+    def from_sums(self, sums: StateDict) -> tuple[torch.Tensor, torch.Tensor]:
+        """The quotient, normalised; chi of the clients' ratios."""
+        held = sums["held"].clamp_min(MIN_PRIOR * float(sums["held"].mean()))
+        mean = sums["mass"] / held + FLOOR
+        return mean / mean.sum(1, keepdim=True), sums["square"] / sums["weight"].square()
 
     def merge_state(self, other: Self) -> None:
-        """Add the other's odds and take over its weights."""
-        assert other._odds is not None  # noqa: S101 - there is an upload
-        self._odds = other._odds if self._odds is None else self._odds + other._odds
-        self._weights += other._weights
-        self._counts += other._counts
-
-    def reset(self) -> None:
-        """Forget odds and weights."""
-        super().reset()
-        self._odds, self._weights, self._counts = None, [], []
+        """Add the other's sums and take over what it remembers."""
+        super().merge_state(other)
+        self.shares.merge(other.shares)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The sum of odds, the weights (M, N) and the label sets (M, C)."""
-        if self._odds is None:
-            return super().state_dict()
-        own = {"odds": self._odds, "weights": torch.stack(self._weights), "counts": torch.stack(self._counts)}
-        return {**super().state_dict(), **own}
+        """The sums, and the shares that are remembered over rounds."""
+        return {**super().state_dict(), **self.shares.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over odds, weights and label sets."""
+        """Take over sums and shares."""
         super().load_state_dict(state)
-        self._odds, self._weights, self._counts = None, [], []
-        if "odds" in state:
-            self._odds, self._weights, self._counts = state["odds"], list(state["weights"]), list(state["counts"])
+        self.shares.load_state_dict(state)
 
 
-def _solve(shares: torch.Tensor, graphs: torch.Tensor, odds: torch.Tensor) -> torch.Tensor:
-    """Teachers (n, C) of n samples, in which the clients have the shares (n, M)."""
-    graph = torch.einsum("nm,mcd->ncd", shares, graphs)
-    scores = torch.linalg.solve(regularize(graph, RIDGE), odds)
-    return torch.softmax(mask_unheld_classes(scores, graph), 1)
+def predictions_within(upload: Upload, shares: torch.Tensor) -> torch.Tensor:
+    """The predictions (N, C), float64, within the classes of which a client holds a share."""
+    own = upload.predictions.to(torch.float64) * (shares > 0)
+    return own / own.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)

@@ -5,13 +5,14 @@ The sum is folded one upload at a time in O(N*C) memory, whatever the number of 
 the scores; two folds merge into the fold of all their uploads, so servers may form a tree.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
 
 from trustmix.aggregation.base import Aggregator, StateDict, Teacher, Upload
 from trustmix.aggregation.client_weights import client_weights, shrink
+from trustmix.aggregation.trust import Trust
 from trustmix.arrays import AnyArray, ArrayLike
 from trustmix.errors import TrustmixError
 
@@ -24,6 +25,7 @@ def mix(
     scores: AnyArray | Sequence[ArrayLike] | None = None,
     *,
     tau: float = 0.25,
+    label_sets: Sequence[Iterable[int]] | None = None,
 ) -> Teacher[Any]:
     """Mix the clients' predictions, sample by sample, by their scores.
 
@@ -35,6 +37,9 @@ def mix(
         (M, N), log-likelihoods; None where all clients weigh alike.
     tau
         The temperature: 0 averages, 1 is the paper's UWA, 0.25 its sUWA.
+    label_sets
+        The classes that each client holds: the rule is then `Trust`, whose scores are log-ratios, and tau does not
+        count.
 
     Returns
     -------
@@ -54,12 +59,24 @@ def mix(
     >>> mix(q).probabilities.round(6).tolist()
     [[0.55, 0.45]]
     """
-    if scores is not None and len(predictions) != len(scores):
-        raise TrustmixError(f"predictions are of {len(predictions)} clients and scores of {len(scores)}.")
-    accumulator = Accumulator(tau)
+    for what, given in (("scores", scores), ("label sets", label_sets)):
+        if given is not None and len(predictions) != len(given):
+            raise TrustmixError(f"predictions are of {len(predictions)} clients and {what} of {len(given)}.")
+    rule: Aggregator = Accumulator(tau) if label_sets is None else Trust()
     for index, client in enumerate(predictions):
-        accumulator.update(client, None if scores is None else scores[index])
-    return accumulator.compute()
+        score = None if scores is None else scores[index]
+        counts = None if label_sets is None else _class_counts(label_sets[index], len(client[0]))
+        rule.update(Upload.from_arrays(str(index), client, score, class_counts=counts))
+    return rule.compute()
+
+
+def _class_counts(held: Iterable[int], classes: int) -> torch.Tensor:
+    """A label set as counts (C,): 1 for each class held."""
+    named, counts = sorted(set(held)), torch.zeros(classes, dtype=torch.int64)
+    if not named or named[0] < 0 or named[-1] >= classes:
+        raise TrustmixError(f"a label set is {named}; it must name some of the classes 0 to {classes - 1}.")
+    counts[named] = 1
+    return counts
 
 
 class Accumulator(Aggregator):

@@ -5,7 +5,7 @@ samples and fresh samples of the same classes, and gets real uploads of the last
 server sees predictions on other samples only and learns less, so the results are upper bounds for it.
 
 Four attacks use the predictions of a client, the same relative to the mean of its peers (an approximate likelihood
-ratio: the peers show how easy a sample is), its scores (for the calibration samples of the density), and the teacher.
+ratio: the peers show how easy a sample is), its scores (for the samples behind the density), and the teacher.
 A fifth one, LiRA, trains shadow models (`shadow_models`).
 """
 
@@ -19,6 +19,7 @@ from trustmix.aggregation.base import AggregatorFactory
 from trustmix.attacks.poisoning import scores_of
 from trustmix.attacks.shadow_models import attack_client
 from trustmix.data import Labelled
+from trustmix.density import DISCRIMINATOR, RATIO
 from trustmix.errors import TrustmixError
 from trustmix.federation import Client, Public
 from trustmix.seeds import derive_seed, numpy_generator
@@ -189,7 +190,7 @@ def infer_membership(
     attacks = [
         ("predictions", log_odds, trained),
         ("predictions against peers", _subtract_peer_mean(log_odds, own_class), trained),
-        ("scores", scores, calibrated),
+        ("scores", scores, _behind_density(clients[0].density, trained, calibrated)),
     ]
     results = [
         AttackResult.from_scores(name, _standardize(values, members, own_class & fresh, labels))
@@ -244,6 +245,12 @@ def _teacher_on_public_set(
     return torch.as_tensor(aggregator.compute().probabilities)
 
 
+def _behind_density(kind: str, trained: np.ndarray, calibrated: np.ndarray) -> np.ndarray:
+    """The members (M, n) of the attack on scores: the samples that the density is fitted or trained on."""
+    both: np.ndarray = trained | calibrated
+    return both if kind == RATIO else trained if kind == DISCRIMINATOR else calibrated
+
+
 class _Candidates:
     """The distinct samples of several sets, and which of the sets hold each: `held` (sets, samples)."""
 
@@ -262,16 +269,18 @@ class _Candidates:
 def _query_clients(
     clients: Sequence[Client], last: int, samples: Labelled, make_aggregator: AggregatorFactory | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Query all clients with the samples, in public sets of the run's size.
+    """Query all clients with the samples, in public sets of the run's size, each a random part of the samples.
 
+    A ratio to a public set of one client's samples would be another one than that to a set of fresh samples.
     Returns the log-odds of the true class (M, n), the scores (M, n), and the teacher's log-odds (n,).
     """
     size, total = len(clients[0].public.inputs), len(samples)
     log_odds, scores = (np.zeros((len(clients), total)) for _ in range(2))
     teacher = np.zeros(total)
+    order = numpy_generator(0, "audit").permutation(total)
     for number, begin in enumerate(range(0, total, size)):
-        rows = np.arange(begin, min(begin + size, total))
-        queried = samples[torch.arange(begin, begin + size) % total]
+        rows = order[begin : begin + size]
+        queried = samples[torch.from_numpy(order[np.arange(begin, begin + size) % total])]
         public = Public(queried.inputs.to(clients[0].hardware.device), clients[0].public.classes)
         aggregator = make_aggregator() if make_aggregator is not None else None
         for index, client in enumerate(clients):

@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from trustmix.aggregation.base import Upload
+from trustmix.aggregation.trust import Trust, estimate_shares
 from trustmix.registry import Registry
 
 
@@ -38,6 +39,14 @@ class AttackContext:
     def honest_mean(self) -> torch.Tensor:
         """Tensor (N, C): the mean of the honest clients' predictions."""
         return torch.stack([upload.predictions for upload in self.honest]).mean(0)
+
+    @property
+    def honest_teacher(self) -> torch.Tensor:
+        """Tensor (N, C): what the rule `trust` would make of the honest uploads alone."""
+        rule = Trust()
+        for upload in self.honest:
+            rule.update(upload)
+        return rule.estimate()[0]
 
     def with_votes(self, classes: torch.Tensor) -> Upload:
         """Return the own upload with one-hot predictions.
@@ -82,6 +91,10 @@ SHARPENING_TEMPERATURE = 0.1
 """The temperature of the attack `temperature`."""
 CONCENTRATE_EVERY = 20
 """The attack `concentrate` changes one sample in this many."""
+MARGIN_PART = 0.2
+"""The part of the samples that the attacks `margin` and `margin-own` change."""
+SMALLEST = 1e-6
+"""The least probability of a claimed class in an attack."""
 
 
 @POISONING_ATTACKS.register("inflate")
@@ -96,7 +109,7 @@ def inflate(context: AttackContext) -> Upload:
     Returns
     -------
     Upload
-        The own upload with inflated scores, and with ranks of one if it has ranks.
+        The own upload with inflated scores.
 
     Examples
     --------
@@ -104,8 +117,7 @@ def inflate(context: AttackContext) -> Upload:
     >>> inflate(AttackContext(own, [own], torch.Generator())).scores.tolist()
     [999997.0]
     """
-    ranks = None if context.own.ranks is None else torch.ones_like(context.own.ranks)
-    return replace(context.own, scores=scores_of(context.own) + SCORE_INFLATION, ranks=ranks)
+    return replace(context.own, scores=scores_of(context.own) + SCORE_INFLATION)
 
 
 @POISONING_ATTACKS.register("random")
@@ -261,7 +273,7 @@ def hide(context: AttackContext) -> Upload:
 
 @POISONING_ATTACKS.register("takeover")
 def takeover(context: AttackContext) -> Upload:
-    """LMA with the largest claims: the best honest score of every sample, all classes, and ranks of one.
+    """LMA with the largest claims: the best honest score of every sample, and all classes.
 
     Parameters
     ----------
@@ -271,19 +283,18 @@ def takeover(context: AttackContext) -> Upload:
     Returns
     -------
     Upload
-        The upload of `least_likely` with these scores; class counts and ranks only if the own upload has them.
+        The upload of `least_likely` with these scores; class counts only if the own upload has them.
     """
     attack = least_likely(context)
     counts = attack.class_counts
     scores = torch.stack([scores_of(upload) for upload in context.honest]).amax(0)
     claimed = None if counts is None else torch.full_like(counts, int(counts.max()))
-    ranks = None if attack.ranks is None else torch.ones_like(attack.ranks)
-    return replace(attack, scores=scores, class_counts=claimed, ranks=ranks)
+    return replace(attack, scores=scores, class_counts=claimed)
 
 
 @POISONING_ATTACKS.register("concentrate")
 def concentrate(context: AttackContext) -> Upload:
-    """LMA on one sample in `CONCENTRATE_EVERY`, with all high ranks on these samples; honest on the others.
+    """LMA on one sample in `CONCENTRATE_EVERY`, with high scores on these samples; honest on the others.
 
     The upload contradicts others on few samples and claims expertise on few samples. The attack aims at guards that
     compute one reputation from the whole upload.
@@ -303,11 +314,104 @@ def concentrate(context: AttackContext) -> Upload:
     chosen = torch.zeros(samples, dtype=torch.bool)
     chosen[torch.randperm(samples, generator=context.generator)[: max(1, samples // CONCENTRATE_EVERY)]] = True
     predictions = torch.where(chosen.unsqueeze(1), attack.predictions, own.predictions)
-    ranks = None if own.ranks is None else torch.zeros_like(own.ranks)
-    if ranks is not None:
-        ranks[chosen] = torch.linspace(0, 1, int(chosen.sum()), dtype=ranks.dtype)
     scores = torch.where(chosen, scores_of(attack), scores_of(own))
-    return replace(attack, predictions=predictions, scores=scores, ranks=ranks)
+    return replace(attack, predictions=predictions, scores=scores)
+
+
+@POISONING_ATTACKS.register("margin")
+def margin(context: AttackContext) -> Upload:
+    """The honest teacher, but where its margin is smallest, where its runner-up is named with full confidence.
+
+    The attack knows the rule `trust`: it is near the consensus on most samples, and claims all classes.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        Of equal scores for all samples.
+    """
+    every = torch.ones(context.own.predictions.shape[1], dtype=torch.bool)
+    return _name_runner_up(context, every)
+
+
+@POISONING_ATTACKS.register("margin-own")
+def margin_own(context: AttackContext) -> Upload:
+    """The attack `margin` within the classes that the client holds: a larger vote for fewer classes.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        With scores by how probable the honest teacher finds the client's classes.
+    """
+    return _name_runner_up(context, _held(context.own))
+
+
+@POISONING_ATTACKS.register("erase")
+def erase(context: AttackContext) -> Upload:
+    """Take the class with the fewest honest holders for others: all attackers claim to hold it and contradict them.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        Of as many classes as the client holds: the victim and those that it is most easily taken for.
+    """
+    honest = context.honest_teacher
+    label, classes = honest.argmax(1), honest.shape[1]
+    holders = torch.stack([_held(upload) for upload in context.honest]).sum(0)
+    victim = int(holders.argmin())
+    of_victim = label == victim
+    confused = honest[of_victim].sum(0) if bool(of_victim.any()) else honest.sum(0)
+    confused[victim] = torch.inf
+    claimed = torch.zeros(classes, dtype=torch.bool)
+    claimed[confused.topk(max(2, int(_held(context.own).sum()))).indices] = True
+    return _upload_within(context, claimed, of_victim)
+
+
+def _name_runner_up(context: AttackContext, claimed: torch.Tensor) -> Upload:
+    """The attack on the samples where the honest teacher's margin over the claimed classes is smallest."""
+    honest = context.honest_teacher
+    label = honest.argmax(1, keepdim=True)
+    others = honest.scatter(1, label, -1.0).masked_fill(~claimed, -1.0)
+    lead = honest.gather(1, label).squeeze(1) - others.amax(1)
+    chosen = torch.zeros(len(honest), dtype=torch.bool)
+    chosen[lead.argsort()[: max(1, int(MARGIN_PART * len(honest)))]] = True
+    return _upload_within(context, claimed, chosen)
+
+
+def _upload_within(context: AttackContext, claimed: torch.Tensor, chosen: torch.Tensor) -> Upload:
+    """The honest teacher within the claimed classes (C,), and its strongest wrong class on the chosen samples (N,)."""
+    honest = context.honest_teacher
+    label = honest.argmax(1, keepdim=True)
+    wrong = honest.scatter(1, label, -1.0).masked_fill(~claimed, -1.0).argmax(1)
+    within = (honest * claimed).clamp_min(SMALLEST * claimed)
+    mass = within.sum(1)
+    votes = one_hot(wrong, honest.shape[1]).to(within.dtype)
+    predictions = torch.where(chosen.unsqueeze(1), votes, within / mass.unsqueeze(1))
+    scores = torch.where(chosen, 0.0, mass.clamp(max=1).log())
+    counts = context.own.class_counts
+    told = None if counts is None else claimed.to(counts.dtype) * counts.max()
+    return replace(context.own, predictions=predictions.to(torch.float32), scores=scores, class_counts=told)
+
+
+def _held(upload: Upload) -> torch.Tensor:
+    """(C,): whether the client of an upload seems to hold a class."""
+    if upload.class_counts is not None:
+        return upload.class_counts > 0
+    return estimate_shares(upload.predictions.to(torch.float64), scores_of(upload)) > 0
 
 
 @POISONING_ATTACKS.register("labels")

@@ -81,13 +81,15 @@ def resolve_density(kind: str) -> DensityEstimator:
     Raises
     ------
     TrustmixError
-        If there is no such name, or the class has no `fit`.
+        If there is no such name, the class has no `fit`, or the kind is `DISCRIMINATOR`.
 
     Examples
     --------
     >>> resolve_density("kernel").__name__
     'KernelDensity'
     """
+    if kind == DISCRIMINATOR:
+        raise TrustmixError("A discriminator is trained on a client's inputs; it cannot be fitted on logits.")
     if ":" not in kind:
         return DENSITIES.get(kind)
     found = import_object(kind, "density.kind", function=False)
@@ -97,11 +99,18 @@ def resolve_density(kind: str) -> DensityEstimator:
     return estimator
 
 
-FEATURES = ("features", "ratio")
+FEATURES = ("features", "ratio", "duq")
 """The estimators that are fitted on the inputs of a model's last layer instead of its logits."""
+
+UNFITTED = ("energy", "entropy", "max-probability")
+"""The scores that are computed from the logits of a sample alone."""
 
 RATIO = "ratio"
 """The estimator that compares a client's samples with the public ones."""
+
+
+DISCRIMINATOR = "discriminator"
+"""The ratio by models of the client's own architecture, which are trained on inputs: not one of `DENSITIES`."""
 
 
 class PrecomputedScores:

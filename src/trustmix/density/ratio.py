@@ -9,14 +9,17 @@ samples would all look public.
 import math
 
 import torch
+from torch.nn.functional import softplus
 
 from trustmix.arrays import A, ArrayLike
 from trustmix.density.base import DENSITIES, restore_scores, validate_points
 
 FOLDS = 5
 """Parts of the public set, each scored by a fit on the others."""
-RIDGE = 3.0
-"""The penalty of the squared coefficients, divided by the number of the client's samples, against the mean loss."""
+RIDGE, STRONG_RIDGE = 3.0, 100.0
+"""Penalties of the squared coefficients, divided by the number of the client's samples, against the mean loss."""
+MIN_GAIN = 0.05
+"""The strong penalty is taken where it lowers the loss on the samples left out by more than this, in nats."""
 NEWTON_STEPS = 4
 WIDE, DIMENSIONS, WIDE_RIDGE = 256, 64, 0.1
 """Features wider than `WIDE` are projected to the public set's principal directions, with a penalty of their own."""
@@ -72,13 +75,13 @@ class DensityRatio:
         array
             (N,), shifted so that the mean of the ratio is 1, as it is for the true one.
         """
-        points = validate_points(features, "features", self.own.shape[1])
-        return restore_scores(cross_fitted_log_ratio(self.own, points)[0], features)
+        return self.score_both(features)[0]
 
-    def own_scores(self, features: ArrayLike) -> torch.Tensor:
-        """The log-ratios (n,) of the client's own samples against the public features (N, D), cross-fitted too."""
+    def score_both(self, features: A) -> tuple[A, torch.Tensor]:
+        """Log-ratios of the public features (N, D), as an array of their kind, and of the client's samples (n,)."""
         points = validate_points(features, "features", self.own.shape[1])
-        return cross_fitted_log_ratio(self.own, points)[1]
+        of_public, of_own = cross_fitted_log_ratio(self.own, points)
+        return restore_scores(of_public, features), of_own
 
 
 def cross_fitted_log_ratio(own: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,23 +99,37 @@ def cross_fitted_log_ratio(own: torch.Tensor, public: torch.Tensor) -> tuple[tor
     tuple of torch.Tensor
         Public (N,) and own (n,) log-ratios.
     """
-    penalty = WIDE_RIDGE if own.shape[1] > WIDE else RIDGE / len(own)
     x_own, x_public = _standardize(*_project(own, public))
     of_public, of_own = torch.zeros(len(public), dtype=torch.float64), torch.zeros(len(own), dtype=torch.float64)
     folds = min(FOLDS, len(public), len(own))
-    generator = torch.Generator().manual_seed(
-        0
-    )  # which samples share a fold is no secret and no matter of the run's seed
+    generator = torch.Generator().manual_seed(0)  # which samples share a fold is not a matter of the run's seed
     public_fold = torch.randperm(len(public), generator=generator) % folds
     own_fold = torch.randperm(len(own), generator=generator) % folds
+    penalty = WIDE_RIDGE if own.shape[1] > WIDE else RIDGE / len(own)
     for fold in range(folds):
         kept_own, kept_public = (own_fold != fold) | (folds == 1), (public_fold != fold) | (folds == 1)
-        coefficients = fit_balanced_logistic(x_own[kept_own], x_public[kept_public], penalty)
         left_own, left_public = own_fold == fold, public_fold == fold
+        coefficients = fit_balanced_logistic(x_own[kept_own], x_public[kept_public], penalty)
+        if fold == 0 and own.shape[1] <= WIDE:
+            strong = fit_balanced_logistic(x_own[kept_own], x_public[kept_public], STRONG_RIDGE / len(own))
+            losses = [
+                balanced_loss(x_own[left_own] @ beta, x_public[left_public] @ beta) for beta in (coefficients, strong)
+            ]
+            if losses[0] - losses[1] > MIN_GAIN:
+                coefficients, penalty = strong, STRONG_RIDGE / len(own)
         of_public[left_public] = x_public[left_public] @ coefficients
         of_own[left_own] = x_own[left_own] @ coefficients
-    shift = torch.logsumexp(of_public, 0) - math.log(len(public))
-    return of_public - shift, of_own - shift
+    return center_log_ratio(of_public, of_own)
+
+
+def center_log_ratio(public: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Shift log-ratios of public (N,) and own (n,) samples so that the ratio has mean 1 over the public samples.
+
+    >>> [part.exp().tolist() for part in center_log_ratio(torch.tensor([3.0, 3.0]), torch.tensor([3.0]))]
+    [[1.0, 1.0], [1.0]]
+    """
+    shift = torch.logsumexp(public, 0) - math.log(len(public))
+    return public - shift, own - shift
 
 
 def fit_balanced_logistic(own: torch.Tensor, public: torch.Tensor, ridge: float) -> torch.Tensor:
@@ -145,6 +162,15 @@ def fit_balanced_logistic(own: torch.Tensor, public: torch.Tensor, ridge: float)
         hessian = (x * curvature).T @ x + torch.diag(penalty)
         beta = beta - torch.cholesky_solve(gradient.unsqueeze(1), torch.linalg.cholesky(hessian)).squeeze(1)
     return beta
+
+
+def balanced_loss(own: torch.Tensor, public: torch.Tensor) -> float:
+    """The mean logistic loss of log-odds of own (n,) and public (N,) samples, both sides of equal weight, in nats.
+
+    >>> round(balanced_loss(torch.zeros(3), torch.zeros(5)), 4)
+    0.6931
+    """
+    return float((softplus(-own).mean() + softplus(public).mean()) / 2)
 
 
 def _project(own: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

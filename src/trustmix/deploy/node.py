@@ -403,7 +403,7 @@ def _open_ledger(node: NodeConfig, run: str, client: Client) -> None:
             )
         return
     client.ledger = PrivacyLedger(node.epsilon or budget.epsilon, budget.delta, node.ledger_folder, run)
-    client.ledger.validate_plan(budget.release(budget.rounds, len(client.private), client.training))
+    client.ledger.validate_plan(budget.planned_releases(len(client.private), client.training))
 
 
 def _load_columns(node: NodeConfig, run_info: RunInfo) -> NodeData:

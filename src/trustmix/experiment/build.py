@@ -16,12 +16,11 @@ from typing import Self
 import psutil
 import torch
 
-from trustmix.aggregation.coupling import validate_connected
 from trustmix.aggregation.guard import Guard
 from trustmix.attacks.byzantine_engine import ByzantineEngine
 from trustmix.data import Dataset, Labelled
 from trustmix.data.inference import InputSpec
-from trustmix.density import FEATURES, resolve_density
+from trustmix.density import DISCRIMINATOR, FEATURES, resolve_density
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import ModelConfig, PublicConfig
@@ -136,7 +135,8 @@ def build_federation(
     5
     """
     recipe.validate_method()
-    resolve_density(recipe.density.kind)
+    if recipe.density.kind != DISCRIMINATOR:
+        resolve_density(recipe.density.kind)
     original, method = recipe, recipe.method
     recipe = _centralized(recipe) if method.pooled_data else recipe
     data = data or load_data(recipe)
@@ -155,8 +155,6 @@ def build_federation(
     validate_privacy(recipe, data.train.inputs, clients)
     student = build_student(recipe, data, clients[0], folder)
     classes = {client.id: torch.unique(client.private.labels).cpu() for client in clients}
-    if method.needs_label_sets and method.make_aggregator().compares_classes:
-        validate_connected(classes, data.classes)
     setup = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
     log.info("engine: %s", setup.description)
     if student is not None:
@@ -252,6 +250,7 @@ def build_client(
         seed=recipe.seed,
         privacy=_privacy(recipe, simulated=simulated),
         density=recipe.density.kind,
+        refresh=recipe.density.refresh,
         standardise=recipe.density.standardise,
         augment_calibration=recipe.density.calibration == "augmented",
         store=DiskStore(folder) if folder else MemoryStore(),
@@ -302,6 +301,7 @@ def build_server(
         student=student,
         guard=Guard(recipe.guard.cap) if recipe.guard.on and method.guardable else None,
         codec=recipe.wire.down,
+        labels=recipe.wire.labels,
         callbacks=callbacks,
         seed=recipe.seed,
     )
@@ -366,7 +366,7 @@ def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
     factories = [client_model_factory(recipe, data, model, str(index)) for index, model in enumerate(models)]
     for factory in factories[: len(recipe.models)]:
         model = validate_model(factory, inputs := probe_inputs(data.train.inputs))
-        if recipe.density.kind in FEATURES:
+        if recipe.density.kind in FEATURES or CLIENTS.get(recipe.method.client).needs_features:
             WithFeatures(model)(inputs)  # refuses a model that has none
     return factories
 
@@ -453,7 +453,13 @@ def _privacy(recipe: Recipe, *, simulated: bool) -> PrivacyBudget | None:
     if config.epsilon is None:
         return None
     return PrivacyBudget(
-        config.epsilon, recipe.rounds, config.delta, config.mechanism, config.clip, simulated=simulated
+        config.epsilon,
+        recipe.rounds,
+        config.delta,
+        config.mechanism,
+        config.clip,
+        ratio=config.ratio,
+        simulated=simulated,
     )
 
 

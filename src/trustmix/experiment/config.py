@@ -4,6 +4,7 @@ Rules between settings of different sections are in `recipe`.
 """
 
 import inspect
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
@@ -11,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from trustmix.attacks.byzantine_engine import validate_attack
 from trustmix.data import DATASETS, Augment
-from trustmix.density import DENSITIES, RATIO
-from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing
+from trustmix.density import DENSITIES, DISCRIMINATOR, RATIO, UNFITTED
+from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing, Refresh
 from trustmix.models import MODELS
 from trustmix.privacy import Mechanism
 from trustmix.registry import Registry
@@ -141,7 +142,11 @@ class DensityConfig(ConfigModel):
 
     kind: str = Field(
         "gaussians",
-        description="of logits; or kernel, features, ratio, energy, entropy, max-probability, or package.module:Class",
+        description="if not set, ratio for the rule trust and gaussians for others; or another name, or "
+        "package.module:Class",
+    )
+    refresh: Refresh = Field(
+        "every", description="when scores are made anew: every round, once, or each n-th; else the last are sent"
     )
     standardise: bool = Field(False, description="scores in standard deviations of the calibration samples' scores")
     calibration: Literal["holdout", "augmented", "private"] = Field(
@@ -152,7 +157,34 @@ class DensityConfig(ConfigModel):
     @field_validator("kind")
     @classmethod
     def _kind(cls, name: str) -> str:
-        return name if ":" in name else _validate_name(DENSITIES, name)
+        return name if ":" in name or name == DISCRIMINATOR else _validate_name(DENSITIES, name)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _discriminators_are_trained_once(cls, fields: object) -> object:
+        discriminates = isinstance(fields, Mapping) and fields.get("kind") == DISCRIMINATOR
+        return {"refresh": "once", **fields} if discriminates and isinstance(fields, Mapping) else fields
+
+    @field_validator("refresh")
+    @classmethod
+    def _rounds(cls, refresh: Refresh) -> Refresh:
+        if isinstance(refresh, int) and refresh < 1:
+            raise ValueError("the number of rounds after which scores are made anew must be at least 1")
+        return refresh
+
+    @model_validator(mode="after")
+    def _has_a_fit_to_keep(self) -> "DensityConfig":
+        if self.refresh != "every" and self.kind in UNFITTED:
+            raise ValueError(f"{self.kind} is computed from logits and has no fit to keep; leave refresh out")
+        return self
+
+    @model_validator(mode="after")
+    def _discriminator(self) -> "DensityConfig":
+        if self.kind == DISCRIMINATOR and self.refresh != "once":
+            raise ValueError("discriminators do not depend on the client's model; refresh must be once, or left out")
+        if self.kind == DISCRIMINATOR and self.calibration == "augmented":
+            raise ValueError("discriminators compare inputs as train.augment has them; leave calibration out")
+        return self
 
     @model_validator(mode="after")
     def _all_private_samples(self) -> "DensityConfig":
@@ -220,7 +252,9 @@ class WireConfig(ConfigModel):
     )
     delta: bool = Field(False, description="upload the difference to the last teacher where that is shorter")
     labels: LabelSharing = Field(
-        "none", description="share with the server which classes a client holds, or how many of each"
+        "none",
+        description="share which classes a client holds (set) or how many of each (counts); inferred is the same as "
+        "none: the rule trust estimates them",
     )
 
     @field_validator("up", "down")
@@ -242,6 +276,9 @@ class PrivacyConfig(ConfigModel):
     delta: float = Field(1e-5, gt=0, lt=1, description="chance that the promise fails")
     mechanism: Mechanism = Field("training", description="training: noisy gradients; uploads: noisy predictions")
     clip: float = Field(1.0, gt=0, description="longest gradient of a record, for training")
+    ratio: Chance = Field(
+        0.0, description="part of epsilon for one density ratio of the records; 0 makes scores of public samples alone"
+    )
 
 
 class ParticipationConfig(ConfigModel):

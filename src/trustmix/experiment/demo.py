@@ -1,4 +1,4 @@
-"""The demo: five methods on the same clients, from local training alone to the rule for shared label sets."""
+"""The demo: five methods on the same clients: alone, the average, the paper's density, and the density ratio."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run import run
-from trustmix.federation import METHODS, Callback, History
+from trustmix.federation import Callback, History
 
 RULES = ("alone", "avg", "uwa", "suwa", "trust")
 
@@ -33,8 +33,7 @@ def demo(
     histories = {}
     for rule in RULES:
         with show(rule) as callbacks:
-            labels = "set" if METHODS.get(rule).needs_label_sets else "none"
-            changed = Recipe.load(recipe, [f"rule={rule}", *([f"wire.labels={labels}"] if labels != "none" else [])])
+            changed = Recipe.load(recipe, [f"rule={rule}"])
             histories[rule] = run(changed, out=out / rule, overwrite=True, callbacks=callbacks)
     return histories
 
@@ -61,10 +60,10 @@ def verdict(histories: dict[str, History], recipe: Recipe, classes: int) -> str:
     held = recipe.split.classes_per_client
     figures = f"AVG reaches {best['avg']:.1f} %, UWA {best['uwa']:.1f} % and sUWA {best['suwa']:.1f} %"
     if gain > 1:
-        why = f"weighing each prediction by density is worth {gain:.1f} points over averaging"
+        why = f"weighing each prediction by the paper's density is worth {gain:.1f} points over averaging"
     else:
-        why = "weighing predictions by density does not beat averaging here"
+        why = "weighing predictions by the paper's density does not beat averaging here"
     return (
         f"With {held} of {classes} classes at each client, {figures}; alone they reach {best['alone']:.1f} %: {why}. "
-        f"Where clients share which classes they hold, trust reaches {best['trust']:.1f} %."
+        f"With density ratios, by those who hold a class, trust reaches {best['trust']:.1f} %."
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trustmix.density import PrecomputedScores
+from trustmix.density import DISCRIMINATOR, PrecomputedScores
 from trustmix.engines import ExecutionPlan, select_plan
 from trustmix.engines.autotune import MAX_TRIAL_CLIENTS, measure_throughput
 from trustmix.errors import TrustmixError
@@ -19,6 +19,7 @@ from trustmix.experiment.build import build_federation
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.resources import memory_needed
 from trustmix.federation import Client, DeviceConfig
+from trustmix.federation.discriminator import count_steps
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict
 from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, encode_teacher, fedavg_bytes, scaffold_bytes
@@ -133,6 +134,8 @@ def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
         train.first_epochs + (rounds - 1) * train.epochs
     )
     public = len(clients) * math.ceil(len(clients[0].public.inputs) / train.batch) * rounds * train.public_epochs
+    if recipe.density.kind == DISCRIMINATOR and exchanges:
+        public += sum(count_steps(len(c.private), len(c.public.inputs), train.batch) for c in clients)
     return private + (public if exchanges else 0)
 
 
@@ -175,7 +178,8 @@ def _messages(client: Client, rounds: int) -> dict[str, tuple[int, int]]:
     public, calibration = client.public, client.calibration
     calibration = calibration[torch.arange(min(TRIAL_SAMPLES, len(calibration)))].to("cpu")
     inputs = public.inputs[:TRIAL_SAMPLES].cpu()
-    scored = score_inputs(client.model(), calibration, inputs, DeviceConfig(), client.density, client.standardise)
+    kind = "gaussians" if client.density == DISCRIMINATOR else client.density  # any scores take as many bytes
+    scored = score_inputs(client.model(), calibration, inputs, DeviceConfig(), kind, client.standardise)
     logits, density = scored.logits, PrecomputedScores(scored.scores)
     header = MessageHeader("0", 1, public.fingerprint, len(logits), public.classes)
     scale = rounds * len(public.inputs) / len(logits)

@@ -14,7 +14,7 @@ from torch import nn
 
 from trustmix.data import DATASETS, load
 from trustmix.data.inference import InputSpec, Samples, read_samples
-from trustmix.density import percentile_ranks
+from trustmix.density import DISCRIMINATOR
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import DataConfig
 from trustmix.experiment.data import client_calibration
@@ -40,8 +40,7 @@ class PredictionResult:
         The names of the C classes.
     trust : mapping of str to torch.Tensor
         Empty without the client's calibration samples. Otherwise `scores` (n,), the density score of each sample,
-        `ranks` (n,), the percentile rank of each score among those of the calibration samples, and `held` (C,), the
-        number of calibration samples of each class.
+        and `held` (C,), the number of calibration samples of each class.
     """
 
     logits: torch.Tensor
@@ -148,16 +147,19 @@ def _samples(data: str | Path, inputs: InputSpec, trained_on: DataConfig) -> Sam
 
 
 def _trust(recipe: Recipe, client: str, model: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Scores, ranks and class counts of the inputs, by the recipe's density fitted on the calibration samples.
+    """Scores and class counts of the inputs, by the recipe's density fitted on the calibration samples.
 
-    Nothing for a run with [privacy]: the scores would be computed from private samples without noise.
+    Nothing for a run with [privacy]: the scores would be computed from private samples without noise. Nothing for
+    discriminators either.
     """
     if client == STUDENT or recipe.method.pooled_data or recipe.privacy.epsilon is not None:
         return {}
+    if recipe.density.kind == DISCRIMINATOR:
+        return {}  # they are not kept after they have scored the public set
     try:
         own = client_calibration(recipe, int(client))
     except TrustmixError:
         return {}  # the run's data are not on this machine
     scored = score_inputs(model, own, inputs, DeviceConfig(), recipe.density.kind, recipe.density.standardise)
     held = torch.bincount(own.labels, minlength=scored.logits.shape[1])
-    return {"scores": scored.scores, "ranks": percentile_ranks(scored.calibration_scores, scored.scores), "held": held}
+    return {"scores": scored.scores, "held": held}

@@ -1,8 +1,8 @@
 """Files of predictions in, a file with the teacher out: aggregation without a federation.
 
 An npz file holds `predictions` (N, C), or `logits` (N, C) whose softmax they are; for trust, either `scores` (N,), or
-`calibration_logits` (n, C) and `calibration_labels` (n,) that a density is fitted on. Rules that compare the classes a
-client knows also take `held` (C,), how many samples of each, and `ranks` (N,), or both from the calibration.
+`calibration_logits` (n, C) and `calibration_labels` (n,) that a density is fitted on: the density ratio for the rule
+trust, the paper's Gaussians for the others. `held` (C,), how many samples of each class the client holds, is optional.
 A csv file has a column of probabilities per class, and may have a column `score`. In both, `id` may name the samples:
 then all files must name the same samples.
 """
@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 
 from trustmix import storage
 from trustmix.aggregation import Teacher, Upload
 from trustmix.data import read_npz
 from trustmix.data.tables import Table, read_table, table_format
-from trustmix.density import ClassGaussians, percentile_ranks
+from trustmix.density import resolve_density
 from trustmix.errors import TrustmixError
 from trustmix.federation import resolve_method
 
@@ -43,8 +42,6 @@ class Predictions:
         (N,), how familiar each sample is to the client, as a log-likelihood.
     held : NumPy array, optional
         (C,), how many samples of each class the client holds.
-    ranks : NumPy array, optional
-        (N,), the percentile rank of each score among those of the client's calibration samples.
     ids : tuple of str
         The names of the samples; empty if they have none.
     classes : tuple of str
@@ -54,18 +51,19 @@ class Predictions:
     probabilities: Array
     scores: Array | None = None
     held: Array | None = None
-    ranks: Array | None = None
     ids: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
 
 
-def read_predictions(path: Path) -> Predictions:
+def read_predictions(path: Path, density: str = "gaussians") -> Predictions:
     r"""Read a file of predictions.
 
     Parameters
     ----------
     path : Path
         An npz or a csv file.
+    density : str
+        The density that is fitted on calibration arrays, if the file has them.
 
     Returns
     -------
@@ -86,7 +84,7 @@ def read_predictions(path: Path) -> Predictions:
     ('cat', 'dog')
     """
     if path.suffix == ".npz":
-        return _from_arrays(path, read_npz(path))
+        return _from_arrays(path, read_npz(path), density)
     if table_format(path) == ".csv":
         return _from_table(path, read_table(path))
     raise TrustmixError(f"{path} is no file of predictions: its name must end in .npz or .csv.")
@@ -123,10 +121,11 @@ def mix_files(paths: Sequence[Path], rule: str | float = "suwa") -> tuple[Teache
     >>> mix_files([folder / "a.csv", folder / "b.csv"], rule="uwa")[0].probabilities.round(3).tolist()
     [[0.9, 0.1]]
     """
-    aggregator = resolve_method(rule).make_aggregator()
+    method = resolve_method(rule)
+    aggregator = method.make_aggregator()
     first: Predictions | None = None
     for path in paths:
-        client = read_predictions(path)
+        client = read_predictions(path, method.density)
         first = first or client
         _validate_alike(path, client, paths[0], first)
         aggregator.update(
@@ -135,7 +134,6 @@ def mix_files(paths: Sequence[Path], rule: str | float = "suwa") -> tuple[Teache
                 client.probabilities,
                 client.scores,
                 class_counts=client.held,
-                ranks=client.ranks,
                 source=str(path),
             )
         )
@@ -226,7 +224,7 @@ def write_npz(path: Path, arrays: dict[str, Array]) -> None:
     storage.write_bytes(path, data.getvalue())
 
 
-def _from_arrays(path: Path, arrays: dict[str, Array]) -> Predictions:
+def _from_arrays(path: Path, arrays: dict[str, Array], density: str) -> Predictions:
     there = ", ".join(arrays) or "nothing"
     if "predictions" not in arrays and "logits" not in arrays:
         raise TrustmixError(f"{path} holds neither predictions nor logits (N, C); it has {there}.")
@@ -241,21 +239,19 @@ def _from_arrays(path: Path, arrays: dict[str, Array]) -> Predictions:
     names = [tuple(map(str, np.atleast_1d(arrays.get(key, ())))) for key in ("id", "classes")]
     pair = [key for key in CALIBRATION if key in arrays]
     if pair:
-        return Predictions(probabilities, *_scores_by_calibration(path, arrays, logits, pair), *names)
-    scores, held, ranks = (
-        _numbers(path, arrays, key) if key in arrays else None for key in ("scores", "held", "ranks")
-    )
-    return Predictions(probabilities, scores, held, ranks, *names)
+        return Predictions(probabilities, *_scores_by_calibration(path, arrays, logits, pair, density), *names)
+    scores, held = (_numbers(path, arrays, key) if key in arrays else None for key in ("scores", "held"))
+    return Predictions(probabilities, scores, held, *names)
 
 
 CALIBRATION = ("calibration_logits", "calibration_labels")
 
 
 def _scores_by_calibration(
-    path: Path, arrays: dict[str, Array], logits: Array | None, pair: Sequence[str]
-) -> tuple[Array, Array, Array]:
-    """The scores by the density fitted on the calibration arrays, the classes held, and the ranks of the scores."""
-    twice = [key for key in ("scores", "held", "ranks") if key in arrays]
+    path: Path, arrays: dict[str, Array], logits: Array | None, pair: Sequence[str], kind: str
+) -> tuple[Array, Array]:
+    """The scores by the density fitted on the calibration arrays, and the classes held."""
+    twice = [key for key in ("scores", "held") if key in arrays]
     if twice:
         raise TrustmixError(f"{path} holds both {twice[0]} and {pair[0]}; which counts? Leave one of them out.")
     if len(pair) == 1 or logits is None:
@@ -265,12 +261,10 @@ def _scores_by_calibration(
     if not (np.issubdtype(labels.dtype, np.integer) and ((labels >= 0) & (labels < logits.shape[1])).all()):
         raise TrustmixError(f"{path}: calibration_labels must be whole numbers from 0 to {logits.shape[1] - 1}.")
     try:
-        density = ClassGaussians.fit(known, labels)
-        scores, of_known = torch.as_tensor(density.log_prob(logits)), torch.as_tensor(density.log_prob(known))
+        scores = np.asarray(resolve_density(kind).fit(known, labels).log_prob(logits))
     except TrustmixError as error:
         raise TrustmixError(f"{path}: {error}") from error
-    held = np.bincount(labels, minlength=logits.shape[1])
-    return scores.numpy(), held, percentile_ranks(of_known, scores).numpy()
+    return scores, np.bincount(labels, minlength=logits.shape[1])
 
 
 def _from_table(path: Path, table: Table) -> Predictions:

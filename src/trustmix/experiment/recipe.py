@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from trustmix import storage
+from trustmix.density import DISCRIMINATOR, RATIO
 from trustmix.errors import TrustmixError
 from trustmix.experiment import toml_settings as toml
 from trustmix.experiment.config import (
@@ -54,8 +55,7 @@ class Recipe(ConfigModel):
     clients: int = Field(20, ge=1, le=1_000_000, description="how many")
     rounds: Positive = Field(20, description="how many")
     seed: Seed = Field(0, description="decides everything random")
-    rule: str | Tau = Field("suwa", description="a method's name, `{ tau = 0.4 }`, or package.module:Class")
-    """`suwa` if not set, or `trust` where clients share their label sets."""
+    rule: str | Tau = Field("trust", description="a method's name, `{ tau = 0.4 }`, or package.module:Class")
     data: DataConfig
     split: SplitConfig = SplitConfig()
     public: PublicConfig = PublicConfig()
@@ -74,15 +74,6 @@ class Recipe(ConfigModel):
     track: TrackConfig = TrackConfig()
     format: int = Field(1, ge=1, description="version of the file's format")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _default_rule(cls, fields: object) -> object:
-        if not isinstance(fields, Mapping):
-            return fields
-        wire = fields.get("wire")
-        shared = isinstance(wire, Mapping) and wire.get("labels", "none") != "none"
-        return {"rule": "trust", **fields} if shared else fields
-
     @field_validator("rule")
     @classmethod
     def _rule(cls, rule: str | Tau, info: ValidationInfo) -> str | Tau:
@@ -98,16 +89,25 @@ class Recipe(ConfigModel):
             raise ValueError("the list of models is empty")
         return model
 
-    @field_validator("wire")
-    @classmethod
-    def _mixture(cls, wire: WireConfig, others: ValidationInfo) -> WireConfig:
-        density = others.data.get("density", DensityConfig())
-        if wire.form == "density" and (density.kind != "gaussians" or density.standardise):
+    @model_validator(mode="after")
+    def _density_of_the_rule(self) -> "Recipe":
+        """A rule brings its density; the setting stays one that was not given, so that another rule brings its own."""
+        if "kind" not in self.density.model_fields_set:
+            density = self.density.model_copy(update={"kind": _density_of(self.rule)})
+            density.model_fields_set.discard("kind")
+            object.__setattr__(self, "density", density)
+        return self
+
+    @model_validator(mode="after")
+    def _mixture(self) -> "Recipe":
+        if self.wire.form == "density" and (self.density.kind != "gaussians" or self.density.standardise):
             raise ValueError(
-                "the form density sends the Gaussians of density.kind = gaussians, without density.standardise; "
+                "wire.form = density sends the Gaussians of density.kind = gaussians, without density.standardise; "
                 "set wire.form = scores"
             )
-        return wire
+        if self.wire.form == "density" and self.density.refresh != "every":
+            raise ValueError("wire.form = density sends no scores to keep; leave density.refresh out")
+        return self
 
     @model_validator(mode="after")
     def _method(self, info: ValidationInfo) -> "Recipe":
@@ -180,10 +180,29 @@ class Recipe(ConfigModel):
             )
         if self.wire.form != "scores":
             raise ValueError("[privacy] goes with wire.form = scores")
+        if self.privacy.ratio > 0:
+            self._validate_private_ratio()
+        if self.density.kind == DISCRIMINATOR:
+            raise ValueError("density.kind = discriminator is trained without the noise of [privacy]; choose another")
+        if self.privacy.mechanism == "uploads" and self.density.refresh != "every":
+            raise ValueError("privacy.mechanism = uploads sends no scores to keep; leave density.refresh out")
         if self.density.calibration != "holdout":
             raise ValueError(
                 "[privacy] leaves no density.calibration to choose: scores are made of public samples alone"
             )
+        return self
+
+    def _validate_private_ratio(self) -> None:
+        """Refuse privacy.ratio where no ratio is released, or more than one."""
+        if (self.density.kind, self.privacy.mechanism) != (RATIO, "training"):
+            raise ValueError("privacy.ratio pays for density.kind = ratio with privacy.mechanism = training")
+        if self.density.refresh != "once":
+            raise ValueError("privacy.ratio pays for one density ratio; set density.refresh = once")
+
+    @model_validator(mode="after")
+    def _theory(self) -> "Recipe":
+        if self.theory.every is not None and self.density.refresh != "every":
+            raise ValueError("theory.every measures scores of each round's models; leave density.refresh out")
         return self
 
     @model_validator(mode="after")
@@ -420,3 +439,8 @@ def _read(recipe: str | Path) -> tuple[dict[str, Any], str]:
     raise TrustmixError(
         f'There is no recipe "{name}": neither a file nor built in.{hint} Built in are: {", ".join(builtin_recipes())}.'
     )
+
+
+def _density_of(rule: str | Tau) -> str:
+    """The density that a rule is made for."""
+    return METHODS.get(rule).density if isinstance(rule, str) and rule in METHODS else Method.density

@@ -170,6 +170,10 @@ def build_probe(recipe: Recipe) -> TheoryProbe:
     """
     if recipe.privacy.epsilon is not None:
         raise TrustmixError("The theory is measured on uploads as the paper has them, not on those of [privacy].")
+    if recipe.density.refresh != "every":
+        raise TrustmixError(
+            "The theory is measured on scores of each round's models; density.refresh keeps older ones."
+        )
     data = load_data(recipe)
     public, shares = split_data(recipe, data)
     return TheoryProbe(

@@ -17,6 +17,7 @@ from trustmix.federation.method import (
 )
 from trustmix.federation.optimizers import OPTIMIZERS
 from trustmix.federation.public_set import Public
+from trustmix.federation.scoring import Refresh
 from trustmix.federation.server import Federation, Participation
 from trustmix.federation.state import Checkpoint, DiskStore, MemoryStore
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, train, validate_loss
@@ -44,6 +45,7 @@ __all__ = [
     "ProgressCallback",
     "ProgressEvent",
     "Public",
+    "Refresh",
     "Reply",
     "Request",
     "Round",

@@ -13,7 +13,7 @@ import torch
 from trustmix.aggregation.base import StateDict
 from trustmix.aggregation.guard import Guard
 from trustmix.federation.callbacks import Callback
-from trustmix.federation.client import Client
+from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.engine import Engine
 from trustmix.federation.messages import Reply
 from trustmix.federation.public_set import Public
@@ -34,6 +34,8 @@ class ServerContext:
     guard: Guard | None = None
     codec: str = "float32"
     """Of what the server sends."""
+    labels: LabelSharing | None = None
+    """What clients were asked to share of their label sets; None accepts what they send."""
     callbacks: Sequence[Callback] = ()
 
 

@@ -6,22 +6,23 @@ its density on calibration data and answers. If the step fails, the client is as
 
 import logging
 import time
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import nn
 
 from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
-from trustmix.density import RATIO, PrecomputedScores, percentile_ranks
+from trustmix.density import DISCRIMINATOR, RATIO, PrecomputedScores, standardize_scores
 from trustmix.errors import StorageError, TrustmixError
+from trustmix.federation.discriminator import train_discriminators
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public, fingerprint_samples
-from trustmix.federation.scoring import score_inputs
+from trustmix.federation.scoring import KeptScores, Refresh, density_samples, predict_features, score_inputs
 from trustmix.federation.state import MemoryStore, State, Store
 from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
 from trustmix.privacy import (
@@ -30,14 +31,17 @@ from trustmix.privacy import (
     PrivacyLedger,
     Release,
     compute_total_epsilon,
+    release_log_ratio,
     select_confident_samples,
 )
 from trustmix.seeds import torch_generator
-from trustmix.wire import UPLOAD_ENCODERS, LabelSet
+from trustmix.wire import UPLOAD_ENCODERS, MessageHeader
 
 log = logging.getLogger(__name__)
 
-LabelSharing: TypeAlias = Literal["none", "set", "counts"]
+T = TypeVar("T")
+
+LabelSharing: TypeAlias = Literal["none", "inferred", "set", "counts"]
 
 
 @dataclass
@@ -48,6 +52,8 @@ class ModelState:
     optimizer: torch.optim.Optimizer
     stages: int = 0
     """How many private stages the model has behind it."""
+    kept: KeptScores | None = None
+    """The last scores, where the client keeps them over rounds."""
 
 
 @dataclass
@@ -78,6 +84,9 @@ class Client:
     True
     """
 
+    needs_features: ClassVar[bool] = False
+    """Whether uploads are made of the model's features, so that it must have some."""
+
     id: str
     model: Callable[[], nn.Module]
     private: Labelled
@@ -94,8 +103,10 @@ class Client:
     seed: int = 0
     store: Store = field(default_factory=MemoryStore)
     hardware: DeviceConfig = field(default_factory=DeviceConfig)
-    density: str = "gaussians"
-    """What scores public samples: a name in `DENSITIES`."""
+    density: str = RATIO
+    """What scores public samples: a name in `DENSITIES`, or `DISCRIMINATOR`."""
+    refresh: Refresh = "every"
+    """When scores are made anew: in every round, once, or after so many rounds. In between the last ones are sent."""
     standardise: bool = False
     """Upload scores in standard deviations of the calibration samples' scores, from their mean."""
     augment_calibration: bool = False
@@ -165,6 +176,11 @@ class Client:
         return fingerprint_samples(self.private, self.calibration)
 
     @property
+    def own_samples(self) -> Labelled:
+        """All samples of the client: those it trains on and those held out to fit the density on."""
+        return density_samples(RATIO, self.private, self.calibration)
+
+    @property
     def dp_sgd_params(self) -> DPSGDParams | None:
         """The noise of private training, if it is differentially private."""
         return self.privacy.dp_sgd_params(len(self.private), self.training) if self.privacy else None
@@ -179,13 +195,7 @@ class Client:
 
     def step(self, request: Request) -> Reply:
         """Answer one request, training on the spot."""
-        with closing(self.step_jobs(request)) as stages:
-            try:
-                while True:
-                    train(next(stages))
-            except StopIteration as end:
-                reply: Reply = end.value
-                return reply
+        return _run_jobs(self.step_jobs(request))
 
     def step_jobs(self, request: Request) -> Generator[TrainingJob, None, Reply]:
         """Answer one request as a generator that yields its training jobs.
@@ -225,7 +235,8 @@ class Client:
         state = self._resume(request.round)
         seconds: dict[str, float] = {}
         tested: dict[str, float] = {}
-        local_accuracy = payload = release = None
+        local_accuracy = payload = None
+        releases: list[Release] = []
         if request.teacher is not None:
             lesson = self.apply_server_message(state, request.round, request.teacher)
             if lesson is not None:
@@ -236,7 +247,7 @@ class Client:
                 tested = asdict(evaluate(state.model, self.test.inputs, self.test.labels, self.hardware))
         if request.train:
             job = self.private_job(state, request.round)
-            release = self._stage_release(state.stages)
+            releases = self._stage_releases(state, request)
             yield job
             seconds["train"] = job.seconds
             if self.test is not None:
@@ -245,9 +256,11 @@ class Client:
                     if len(own):
                         local_accuracy = accuracy(state.model, own.inputs, own.labels, self.hardware)
             if request.upload:
+                if self.density == DISCRIMINATOR and state.kept is None:
+                    state.kept = yield from self._discriminate(request.round, seconds)
                 with _timed(seconds, "predict"):
                     payload = self.make_upload(state, request)
-        spent = self._spend(state, request.round, release, payload) if request.train else {}
+        spent = self._spend(state, request.round, releases, payload) if request.train else {}
         with _timed(seconds, "save"):
             tensors, facts = _to_stored(state)
             self.store.save(request.round, (tensors, {**facts, "client": self.id, "data": self.data_fingerprint}))
@@ -257,28 +270,31 @@ class Client:
         known = {**tested, **spent}
         return Reply(self.id, request.round, payload, local_accuracy=local_accuracy, seconds=seconds, **known)
 
-    def _stage_release(self, stages: int) -> Release | None:
-        """What the last of so many private stages releases, where a ledger counts it; refused beyond the promise."""
+    def _stage_releases(self, state: ModelState, request: Request) -> list[Release]:
+        """What the private stage that begins releases, where a ledger counts it; refused beyond the promise."""
         if self.privacy is None or self.ledger is None:
-            return None
-        counted = self.ledger.count_rounds()
+            return []
+        counted, stages = self.ledger.count_rounds(), state.stages
         if stages - 1 > counted:
             raise TrustmixError(
                 f"{self.ledger.name} counts {counted} rounds of the run, and the state {stages - 1}; restore the ledger"
             )
-        release = self.privacy.release(stages, len(self.private), self.training, before=stages - 1)
-        self.ledger.validate_release(release)
-        return release
+        releases = [self.privacy.release(stages, len(self.private), self.training, before=stages - 1)]
+        ratio = self.privacy.ratio_release
+        if ratio is not None and request.upload and state.kept is None:
+            releases.append(ratio)
+        self.ledger.validate_releases(releases)
+        return releases
 
     def _spend(
-        self, state: ModelState, round_: int, release: Release | None, payload: bytes | None
+        self, state: ModelState, round_: int, releases: Sequence[Release], payload: bytes | None
     ) -> dict[str, float]:
         """What the client has spent so far and in this round; a ledger records it before the state is saved."""
-        if self.ledger is None or release is None:
+        if self.ledger is None:
             return self.privacy_spent(state.stages)
-        alone = compute_total_epsilon([release], self.ledger.delta)
-        spent = {"epsilon": self.ledger.epsilon_spent(release), "epsilon_round": alone}
-        self.ledger.record(round_, release, payload, spent)
+        alone = compute_total_epsilon(releases, self.ledger.delta)
+        spent = {"epsilon": self.ledger.epsilon_spent(*releases), "epsilon_round": alone}
+        self.ledger.record(round_, releases, payload, spent)
         return spent
 
     def privacy_spent(self, stages: int) -> dict[str, float]:
@@ -292,7 +308,10 @@ class Client:
         """The upload that the model of that round makes about another public set; nothing is trained or kept."""
         own, self.public = self.public, public
         try:
-            return self.make_upload(self._resume(round_ + 1), Request(round_))
+            fresh = replace(self._resume(round_ + 1), kept=None)  # kept scores are of the client's own public set
+            if self.density == DISCRIMINATOR:
+                fresh.kept = _run_jobs(self._discriminate(round_, {}))
+            return self.make_upload(fresh, Request(round_))
         finally:
             self.public = own
 
@@ -370,7 +389,7 @@ class Client:
         )
 
     def make_upload(self, state: ModelState, request: Request) -> bytes:
-        """Public inference and the density, which is fitted anew after every private stage."""
+        """Public inference, and scores of the density: fitted anew, or kept where `refresh` allows it."""
         header = self.public.header(self.id, request.round)
         base = self.public.teacher(request.teacher, request.round - 1) if self.delta and request.teacher else None
         if self.privacy is not None and self.privacy.mechanism == "uploads":
@@ -378,11 +397,62 @@ class Client:
             logits = self.privacy.add_noise(predict(state.model, self.public.inputs, self.hardware).cpu(), generator)
             silence = PrecomputedScores(torch.zeros(len(logits)))  # every sample scores alike, so that rules average
             return UPLOAD_ENCODERS[self.form](logits, silence, header, self.codec, base)
+        private_ratio = self.density == RATIO and self.privacy is not None and self.privacy.ratio > 0
+        refresh = "once" if self.density == DISCRIMINATOR or private_ratio else self.refresh
+        if state.kept is not None and not state.kept.are_due(request.round, refresh):
+            return self._encode_kept(state, state.kept, header, base)
+        if self.privacy is not None and private_ratio:
+            state.kept = self._release_ratio(state, request.round, self.privacy)
+            return self._encode_kept(state, state.kept, header, base)
         known = self._density_samples(state, request.round)
         scored = score_inputs(state.model, known, self.public.inputs, self.hardware, self.density, self.standardise)
-        labels = self._label_set(scored.calibration_scores, scored.scores)
-        density = PrecomputedScores(scored.scores) if self.form == "scores" or self.standardise else scored.density
-        return UPLOAD_ENCODERS[self.form](scored.logits, density, header, self.codec, base, labels)
+        if self.refresh != "every":
+            state.kept = KeptScores(request.round, scored.scores)
+        as_scores = self.form == "scores" or self.standardise or self.refresh != "every"
+        density = PrecomputedScores(scored.scores) if as_scores else scored.density
+        return UPLOAD_ENCODERS[self.form](scored.logits, density, header, self.codec, base, self._class_counts())
+
+    def _encode_kept(
+        self, state: ModelState, kept: KeptScores, header: MessageHeader, base: torch.Tensor | None
+    ) -> bytes:
+        """The upload of the model's predictions with scores that are known."""
+        logits = predict(state.model, self.public.inputs, self.hardware).cpu()
+        scores = PrecomputedScores(kept.scores)
+        return UPLOAD_ENCODERS[self.form](logits, scores, header, self.codec, base, self._class_counts())
+
+    def _release_ratio(self, state: ModelState, round_: int, privacy: PrivacyBudget) -> KeptScores:
+        """The noisy density ratio of the private records."""
+        logits, points = predict_features(state.model, self.public.inputs, self.hardware)
+        _, own = predict_features(state.model, self.private.inputs, self.hardware)
+        generator = privacy.generator(self.seed, "ratio", self.id, round_)
+        scores = release_log_ratio(own, points, privacy.ratio_noise, generator)
+        if self.standardise:  # records have no scores without noise, public samples of the client's classes have
+            chosen, _ = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
+            scores = standardize_scores(scores[chosen], scores)
+        return KeptScores(round_, scores)
+
+    def _discriminate(self, round_: int, seconds: dict[str, float]) -> Generator[TrainingJob, None, KeptScores]:
+        """Train discriminators and score by them; they do not depend on the client's model, so once is enough."""
+        jobs = train_discriminators(
+            self.model,
+            self.private,
+            self.calibration,
+            self.public.inputs,
+            client=self.id,
+            seed=self.seed,
+            architecture=self.architecture,
+            training=self.training,
+            hardware=self.hardware,
+        )
+        with closing(jobs):
+            try:
+                while True:
+                    job = next(jobs)
+                    yield job
+                    seconds["predict"] = seconds.get("predict", 0.0) + job.seconds
+            except StopIteration as end:
+                scores, known = end.value
+        return KeptScores(round_, standardize_scores(known, scores) if self.standardise else scores)
 
     def _density_samples(self, state: ModelState, round_: int) -> Labelled:
         """What the density is fitted on: calibration samples, or, under a promise, public ones."""
@@ -390,22 +460,17 @@ class Client:
             logits = predict(state.model, self.public.inputs, self.hardware).cpu()
             chosen, classes = select_confident_samples(logits, torch.unique(self.private.labels).tolist())
             return Labelled(self.public.inputs[chosen], classes)
-        if self.density == RATIO:
-            both = (self.private, self.calibration) if self.calibration is not self.private else (self.private,)
-            return Labelled(torch.cat([part.inputs for part in both]), torch.cat([part.labels for part in both]))
         if not self.augment_calibration:
-            return self.calibration
+            return density_samples(self.density, self.private, self.calibration)
         generator = calibration_generator(self.seed, self.id, round_)
         return Labelled(augment_batch(self.calibration.inputs, "crop-flip", generator), self.calibration.labels)
 
-    def _label_set(self, calibration_scores: torch.Tensor, scores: torch.Tensor) -> LabelSet | None:
-        """What the client shares of its label set, and the ranks of the scores that go with it."""
-        if self.labels == "none":
+    def _class_counts(self) -> torch.Tensor | None:
+        """What the client shares of its label set."""
+        if self.labels not in ("set", "counts"):
             return None
         counts = torch.bincount(self.private.labels.cpu(), minlength=self.public.classes)
-        return LabelSet(
-            counts if self.labels == "counts" else counts.clamp(max=1), percentile_ranks(calibration_scores, scores)
-        )
+        return counts if self.labels == "counts" else counts.clamp(max=1)
 
     def _own_class_test(self, test: Labelled) -> Labelled:
         if self._own_test is None:
@@ -427,16 +492,21 @@ def _log_figures(round_: int, overall: float | None, local: float | None) -> Non
 
 
 def _to_stored(state: ModelState) -> State:
-    """Model, buffers and optimiser as tensors that safetensors can hold."""
+    """Model, buffers, optimiser and kept scores as tensors that safetensors can hold."""
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
     for index, entries in state.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in entries.items() if value is not None}
-    return tensors, {"stages": state.stages}
+    if state.kept is None:
+        return tensors, {"stages": state.stages}
+    tensors |= {"scores": state.kept.scores}
+    return tensors, {"stages": state.stages, "scores_round": state.kept.round}
 
 
 def _restore(state: ModelState, stored: State) -> None:
     tensors, facts = stored
     state.stages = int(facts["stages"])
+    if "scores_round" in facts:
+        state.kept = KeptScores(int(facts["scores_round"]), tensors["scores"])
     state.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     slots: dict[int, dict[str, Any]] = {}
@@ -448,6 +518,17 @@ def _restore(state: ModelState, stored: State) -> None:
             own = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value)
             slots.setdefault(int(index), {})[entry] = own.detach().copy_(value)
     state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": slots})
+
+
+def _run_jobs(jobs: Generator[TrainingJob, None, T]) -> T:
+    """Train what the generator yields, one job after another, and give its result."""
+    with closing(jobs):
+        try:
+            while True:
+                train(next(jobs))
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 @contextmanager

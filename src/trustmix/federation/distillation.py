@@ -8,10 +8,11 @@ from statistics import fmean
 import torch
 
 from trustmix.aggregation.base import Aggregator, AggregatorFactory, StateDict, Upload
-from trustmix.aggregation.guard import GuardedAggregator
+from trustmix.aggregation.guard import guarded
 from trustmix.density import roc_auc
 from trustmix.errors import TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerContext
+from trustmix.federation.client import LabelSharing
 from trustmix.federation.messages import Reply, Request
 from trustmix.metrics import ClassificationMetrics
 from trustmix.wire import decode_upload, encode_teacher, predictions_bytes
@@ -31,7 +32,7 @@ class Distillation(ServerAlgorithm):
     def __init__(self, context: ServerContext, make_aggregator: AggregatorFactory) -> None:
         self.context = context
         rule = make_aggregator()
-        self.aggregator: Aggregator = rule if context.guard is None else GuardedAggregator(rule, context.guard)
+        self.aggregator: Aggregator = rule if context.guard is None else guarded(rule, context.guard)
         self._round = 0
         self._last_teacher: torch.Tensor | None = None
         self._density_aucs: list[float] = []
@@ -49,6 +50,7 @@ class Distillation(ServerAlgorithm):
         """Decode the upload of a reply and fold it."""
         header = self.context.public.header(reply.client, reply.round)
         upload = decode_upload(reply.payload or b"", header, self._last_teacher)
+        validate_label_set(upload, self.context.labels)
         self.aggregator.update(upload)
         self._density_aucs += self._density_auc(upload)
         for callback in self.context.callbacks:
@@ -75,8 +77,7 @@ class Distillation(ServerAlgorithm):
             "density_auc": fmean(self._density_aucs) if self._density_aucs else None,
             "paper_bytes_up": len(clients) * predictions_bytes(len(public.inputs), public.classes),
         }
-        if isinstance(self.aggregator, GuardedAggregator):
-            self._guard_report = self.aggregator.report()
+        self._guard_report = self.aggregator.report()
         self.aggregator.reset()
         return RoundResult(message, metrics, seconds)
 
@@ -108,6 +109,39 @@ class Distillation(ServerAlgorithm):
         reply = self.context.student.step(Request(self._round + 1, message, train=False, upload=False))
         seconds["student"] = sum(reply.seconds.values())
         return reply.accuracy
+
+
+def validate_label_set(upload: Upload, labels: LabelSharing | None) -> None:
+    """Refuse a label set that was not asked for, and counts where a set was.
+
+    Parameters
+    ----------
+    upload
+        The upload of a client.
+    labels
+        What clients were asked to share; None accepts any.
+
+    Raises
+    ------
+    TrustmixError
+        With the client and what would be right.
+
+    >>> validate_label_set(Upload.from_arrays("north", [[0.9, 0.1]], class_counts=[1, 7]), "set")
+    Traceback (most recent call last):
+    ...
+    trustmix.errors.TrustmixError: client north: the label set has a count of 7; wire.labels = set is 1 for ...
+    """
+    if upload.class_counts is None or labels in (None, "counts"):
+        return
+    if labels != "set":
+        raise TrustmixError(
+            f"client {upload.client}: the upload has a label set, which was not asked for: wire.labels = {labels}."
+        )
+    if int(upload.class_counts.max()) > 1:
+        raise TrustmixError(
+            f"client {upload.client}: the label set has a count of {int(upload.class_counts.max())}; "
+            "wire.labels = set is 1 for each class that the client holds."
+        )
 
 
 def teacher_metrics(context: ServerContext, probabilities: torch.Tensor) -> dict[str, float | None]:

@@ -44,6 +44,8 @@ class Method:
         What travels.
     tau
         The temperature, if the teacher is the weighted average that the theory is about.
+    density
+        The density whose scores the rule is made for, where a recipe names none.
     needs_label_sets
         Whether clients must share which classes they hold.
     optimizer
@@ -65,6 +67,7 @@ class Method:
     client: str = "distillation"
     exchanges: Exchanges = "predictions"
     tau: float | None = None
+    density: str = "gaussians"
     needs_label_sets: bool = False
     optimizer: str | None = None
     guardable: bool = True
@@ -114,13 +117,20 @@ class Method:
         if self.tau is None:
             found |= dict.fromkeys(THEORY_SETTINGS, "the theory is about weighted averages of predictions")
         if self.client != "distillation":
-            scores = ("density.kind", "density.standardise", "wire.labels", "wire.delta", *PRIVACY_SETTINGS)
-            found |= dict.fromkeys(scores, "its clients send votes")
+            scores = (
+                "density.kind",
+                "density.refresh",
+                "density.standardise",
+                "wire.labels",
+                "wire.delta",
+                *PRIVACY_SETTINGS,
+            )
+            found |= dict.fromkeys(scores, "its clients send scores of its own")
         return found
 
 
 GUARD_SETTINGS = ("guard.on", "guard.cap")
-PRIVACY_SETTINGS = ("privacy.epsilon", "privacy.delta", "privacy.mechanism", "privacy.clip")
+PRIVACY_SETTINGS = ("privacy.epsilon", "privacy.delta", "privacy.mechanism", "privacy.clip", "privacy.ratio")
 THEORY_SETTINGS = ("theory.every", "theory.reference")
 PREDICTION_SETTINGS = (
     "wire.up",
@@ -129,6 +139,7 @@ PREDICTION_SETTINGS = (
     "wire.delta",
     "wire.labels",
     "density.kind",
+    "density.refresh",
     "density.standardise",
     *GUARD_SETTINGS,
     "attack.kind",

@@ -18,7 +18,7 @@ from trustmix.aggregation.guard import Guard
 from trustmix.errors import TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerContext
 from trustmix.federation.callbacks import Callback, ProgressEvent
-from trustmix.federation.client import Client
+from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.engine import ENGINES, Engine
 from trustmix.federation.history import History, Round
 from trustmix.federation.messages import Failure, Reply, Request
@@ -86,6 +86,8 @@ class Federation:
         paper's rules.
     codec
         How the teacher is encoded.
+    labels
+        What clients were asked to share of their label sets; an upload with more is refused. None accepts any.
     callbacks
         What watches the run.
     seed
@@ -96,7 +98,7 @@ class Federation:
     >>> x, y = torch.rand(20, 4), torch.arange(20) % 2
     >>> public = tm.Public(torch.rand(8, 4), classes=2)
     >>> clients = [tm.Client.from_arrays(name, model, x, y, public=public) for name in ("north", "south")]
-    >>> with tm.Federation(clients=clients, public=public, rule="suwa") as federation:
+    >>> with tm.Federation(clients=clients, public=public, rule="trust") as federation:
     ...     history = federation.run(rounds=2)
     >>> [line.participants for line in history.rounds]
     [['north', 'south'], ['north', 'south']]
@@ -107,13 +109,14 @@ class Federation:
         *,
         clients: Sequence[Client] | Engine,
         public: Public,
-        rule: Rule = "suwa",
+        rule: Rule = "trust",
         public_labels: torch.Tensor | None = None,
         client_classes: Mapping[str, torch.Tensor] | None = None,
         participation: Participation | None = None,
         student: Client | None = None,
         guard: Guard | None = None,
         codec: str = "float32",
+        labels: LabelSharing | None = None,
         callbacks: Sequence[Callback] = (),
         seed: int = 0,
     ) -> None:
@@ -125,7 +128,7 @@ class Federation:
         self.callbacks = tuple(callbacks)
         self.seed = seed
         self.context = ServerContext(
-            self.engine, public, public_labels, client_classes or {}, student, guard, codec, self.callbacks
+            self.engine, public, public_labels, client_classes or {}, student, guard, codec, labels, self.callbacks
         )
         self.algorithm = self.method.make_algorithm(self.context)
 

@@ -5,6 +5,7 @@ from trustmix.privacy.budget import Mechanism, PrivacyBudget, TrainingSchedule
 from trustmix.privacy.dp_sgd import DPSGDParams, dp_gradients, poisson_batches, validate_dp_model
 from trustmix.privacy.ledger import PrivacyLedger
 from trustmix.privacy.mechanisms import gaussian_mechanism, project_to_simplex, select_confident_samples
+from trustmix.privacy.private_ratio import release_log_ratio
 
 __all__ = [
     "DPSGDParams",
@@ -20,6 +21,7 @@ __all__ = [
     "gaussian_mechanism",
     "poisson_batches",
     "project_to_simplex",
+    "release_log_ratio",
     "select_confident_samples",
     "validate_dp_model",
 ]

@@ -42,7 +42,9 @@ class Release:
 
 
 @lru_cache(maxsize=4096)
-def compute_epsilon(noise_multiplier: float, releases: int, sample_rate: float, delta: float) -> float:
+def compute_epsilon(
+    noise_multiplier: float, releases: int, sample_rate: float, delta: float, further: float | None = None
+) -> float:
     """Epsilon of repeated releases of a noisy sum, in which a record has a norm of at most 1.
 
     Parameters
@@ -55,6 +57,8 @@ def compute_epsilon(noise_multiplier: float, releases: int, sample_rate: float, 
         The probability with which a record is in a sum.
     delta : float
         The delta at which epsilon is given.
+    further : float, optional
+        The noise of one further release of a sum of all records.
 
     Returns
     -------
@@ -73,7 +77,8 @@ def compute_epsilon(noise_multiplier: float, releases: int, sample_rate: float, 
     >>> compute_epsilon(noise_multiplier=2.0, releases=20, sample_rate=0.1, delta=1e-5) < 2
     True
     """
-    return compute_total_epsilon([Release(noise_multiplier, sample_rate, releases)], delta)
+    more = [] if further is None else [Release(further, 1.0, 1)]
+    return compute_total_epsilon([Release(noise_multiplier, sample_rate, releases), *more], delta)
 
 
 def compute_total_epsilon(releases: Sequence[Release], delta: float) -> float:
@@ -112,7 +117,9 @@ def compute_total_epsilon(releases: Sequence[Release], delta: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def compute_noise_multiplier(epsilon: float, releases: int, sample_rate: float, delta: float) -> float:
+def compute_noise_multiplier(
+    epsilon: float, releases: int, sample_rate: float, delta: float, further: float | None = None
+) -> float:
     """The smallest noise with which the releases spend no more than epsilon.
 
     Parameters
@@ -125,6 +132,8 @@ def compute_noise_multiplier(epsilon: float, releases: int, sample_rate: float, 
         The probability with which a record is in a sum.
     delta : float
         The delta of the budget.
+    further : float, optional
+        The noise of one further release of a sum of all records, which the budget pays for too.
 
     Returns
     -------
@@ -142,7 +151,7 @@ def compute_noise_multiplier(epsilon: float, releases: int, sample_rate: float, 
     >>> 7.9 < compute_epsilon(noise, 20, 1.0, 1e-5) <= 8
     True
     """
-    spent = partial(compute_epsilon, releases=releases, sample_rate=sample_rate, delta=delta)
+    spent = partial(compute_epsilon, releases=releases, sample_rate=sample_rate, delta=delta, further=further)
     low, high = 1e-3, MAX_NOISE_MULTIPLIER
     if spent(high) > epsilon:
         raise TrustmixError(

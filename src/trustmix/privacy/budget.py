@@ -1,8 +1,9 @@
 """The privacy budget of a client: (epsilon, delta) differential privacy over all planned rounds.
 
 There are two mechanisms. `training` protects a record: gradients are noisy (`dp_sgd`), and all that the client sends,
-scores included, is computed from the model and public samples. `uploads` protects the whole data set of the client,
-whatever its model and training: the predictions themselves get the noise, and no scores are sent.
+scores included, is computed from the model and public samples. A density ratio of records takes a part of the budget
+(`ratio`). `uploads` protects the whole data set of the client, whatever its model and training: the predictions
+themselves get the noise, and no scores are sent.
 """
 
 import math
@@ -54,6 +55,8 @@ class PrivacyBudget:
     mechanism: Mechanism = "training"
     clip: float = 1.0
     """The largest norm of the gradient of a record."""
+    ratio: float = 0.0
+    """The epsilon of a density ratio of the records, released once, as a part of the whole; 0 releases none."""
     simulated: bool = False
     """Draw noise from the seed, so that a simulation can be repeated. A receiver that knows the seed can subtract such
     noise again: a client of a real federation must leave this false, and its noise comes from the operating system."""
@@ -95,10 +98,39 @@ class PrivacyBudget:
         if self.mechanism == "uploads":
             return None
         rate, steps = min(1.0, schedule.batch / samples), _count_steps(self.rounds, samples, schedule)
-        return DPSGDParams(self.clip, compute_noise_multiplier(self.epsilon, steps, rate, self.delta), rate)
+        further = self.ratio_noise if self.ratio else None
+        noise = compute_noise_multiplier(self.epsilon, steps, rate, self.delta, further)
+        return DPSGDParams(self.clip, noise, rate)
+
+    @property
+    def ratio_noise(self) -> float:
+        """The noise multiplier of the density ratio, where it is released."""
+        return compute_noise_multiplier(self.ratio * self.epsilon, 1, 1.0, self.delta)
+
+    @property
+    def ratio_release(self) -> Release | None:
+        """What the density ratio releases, once; None if there is none."""
+        return Release(self.ratio_noise, 1.0, 1) if self.ratio > 0 and self.mechanism == "training" else None
+
+    def planned_releases(self, samples: int, schedule: TrainingSchedule) -> list[Release]:
+        """What all planned rounds release together.
+
+        Parameters
+        ----------
+        samples : int
+            The number of records of the client.
+        schedule : TrainingSchedule
+            How long the client trains.
+
+        Returns
+        -------
+        list of Release
+        """
+        ratio = self.ratio_release
+        return [self.release(self.rounds, samples, schedule), *([ratio] if ratio else [])]
 
     def release(self, stages: int, samples: int, schedule: TrainingSchedule, *, before: int = 0) -> Release:
-        """What the private stages from `before` to `stages` release.
+        """What the private stages from `before` to `stages` release, without the density ratio.
 
         Parameters
         ----------
@@ -140,8 +172,10 @@ class PrivacyBudget:
         float
             Epsilon at the delta of the budget.
         """
-        spent = self.release(stages, samples, schedule, before=before)
-        return compute_epsilon(spent.noise_multiplier, spent.releases, spent.sample_rate, self.delta)
+        training = self.release(stages, samples, schedule, before=before)
+        ratio = self.ratio_release if before == 0 and stages > 0 else None
+        further = None if ratio is None else ratio.noise_multiplier
+        return compute_epsilon(training.noise_multiplier, training.releases, training.sample_rate, self.delta, further)
 
     def add_noise(self, logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Add the noise of the mechanism `uploads` to predictions.

@@ -6,7 +6,7 @@ one file, `ledger.json`, before the answer leaves the client.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ KEPT_ANSWERS = 2
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """What one round of one run released."""
+    """One release of one round of a run."""
 
     run: str
     round: int
@@ -60,7 +60,7 @@ class PrivacyLedger:
     Examples
     --------
     >>> ledger = PrivacyLedger(epsilon=8.0, delta=1e-5)
-    >>> ledger.record(1, Release(noise_multiplier=4.0, sample_rate=0.5, releases=10), b"noisy predictions", {})
+    >>> ledger.record(1, [Release(noise_multiplier=4.0, sample_rate=0.5, releases=10)], b"noisy predictions", {})
     >>> ledger.find_answer(1).payload
     b'noisy predictions'
     >>> 0 < ledger.epsilon_spent() < 8
@@ -119,14 +119,14 @@ class PrivacyLedger:
 
     def count_rounds(self) -> int:
         """The number of rounds of this run that were recorded."""
-        return sum(entry.run == self.run for entry in self.entries())
+        return len({entry.round for entry in self.entries() if entry.run == self.run})
 
-    def validate_plan(self, planned: Release) -> None:
+    def validate_plan(self, planned: Sequence[Release]) -> None:
         """Check that a whole run fits into the promise, beside the other runs on record.
 
         Parameters
         ----------
-        planned : Release
+        planned : sequence of Release
             What the run releases in all its rounds.
 
         Raises
@@ -135,27 +135,27 @@ class PrivacyLedger:
             If it does not.
         """
         others = [entry.release for entry in self.entries() if entry.run != self.run]
-        total = compute_total_epsilon([*others, planned], self.delta)
+        total = compute_total_epsilon([*others, *planned], self.delta)
         if total > self.epsilon:
             raise TrustmixError(
                 f"By {self.name}, these data have spent epsilon {compute_total_epsilon(others, self.delta):.3g} in "
                 f"other runs; this run would bring it to {total:.3g}, and {self.epsilon:g} is promised."
             )
 
-    def validate_release(self, release: Release) -> None:
-        """Check that a release fits into what is left of the promise.
+    def validate_releases(self, releases: Sequence[Release]) -> None:
+        """Check that releases fit into what is left of the promise.
 
         Parameters
         ----------
-        release : Release
+        releases : sequence of Release
             What is about to be released.
 
         Raises
         ------
         TrustmixError
-            If it does not.
+            If they do not.
         """
-        total = self.epsilon_spent(release)
+        total = self.epsilon_spent(*releases)
         if total > self.epsilon:
             raise TrustmixError(
                 f"By {self.name}, epsilon {self.epsilon:g} is promised, {self.epsilon_spent():.3g} is spent, and this "
@@ -188,14 +188,16 @@ class PrivacyLedger:
             raise TrustmixError(f"round {round_} was asked for after round {last}, and its answer is not kept")
         return answer
 
-    def record(self, round_: int, release: Release, payload: bytes | None, figures: Mapping[str, float]) -> None:
-        """Record a release and the answer that carries it, before the answer leaves the client.
+    def record(
+        self, round_: int, releases: Sequence[Release], payload: bytes | None, figures: Mapping[str, float]
+    ) -> None:
+        """Record releases and the answer that carries them, before the answer leaves the client.
 
         Parameters
         ----------
         round_ : int
             The round of this run.
-        release : Release
+        releases : sequence of Release
             What the answer releases.
         payload : bytes or None
             The answer's payload.
@@ -205,11 +207,11 @@ class PrivacyLedger:
         Raises
         ------
         TrustmixError
-            If the release does not fit into the promise, or the ledger cannot be written.
+            If they do not fit into the promise, or the ledger cannot be written.
         """
         with self._lock():
-            self.validate_release(release)
-            entries = [*self.entries(), LedgerEntry(self.run, round_, release)]
+            self.validate_releases(releases)
+            entries = [*self.entries(), *(LedgerEntry(self.run, round_, release) for release in releases)]
             answer = Answer(payload, dict(figures))
             if self.folder is None:
                 self._entries, self._answers[round_] = entries, answer
@@ -217,7 +219,7 @@ class PrivacyLedger:
                 self._write_answer(self.folder, round_, answer)
                 rows = [{"run": e.run, "round": e.round, **asdict(e.release)} for e in entries]
                 storage.write_json(self._file(self.folder), {"format": LEDGER_FORMAT, "entries": rows})
-            self._forget_answers(sorted(entry.round for entry in entries if entry.run == self.run)[:-KEPT_ANSWERS])
+            self._forget_answers(sorted({entry.round for entry in entries if entry.run == self.run})[:-KEPT_ANSWERS])
 
     def _lock(self) -> AbstractContextManager[None]:
         return nullcontext() if self.folder is None else storage.lock_directory(self.folder, wait=True)

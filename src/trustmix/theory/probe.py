@@ -17,7 +17,7 @@ from trustmix.data import Labelled, augment_batch
 from trustmix.errors import TrustmixError
 from trustmix.federation import DeviceConfig, DiskStore, Round, Training
 from trustmix.federation.client import calibration_generator
-from trustmix.federation.scoring import score_inputs
+from trustmix.federation.scoring import density_samples, score_inputs
 from trustmix.federation.training import predict
 from trustmix.models import ModelFactory
 from trustmix.seeds import derive_seed
@@ -150,7 +150,7 @@ class TheoryProbe:
         inputs = (self.public.inputs if inputs is None else inputs).to(self.device)
         predictions, scores = [], []
         for client in line.participants:
-            calibration = self.shares[int(client)][1]
+            calibration = density_samples(self.density, *self.shares[int(client)])
             if self.augment_calibration:
                 generator = calibration_generator(self.seed, client, line.round)
                 augmented = augment_batch(calibration.inputs, "crop-flip", generator)

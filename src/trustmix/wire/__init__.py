@@ -4,7 +4,6 @@ from trustmix.wire.codecs import CODECS, Codec
 from trustmix.wire.communication_cost import fedavg_bytes, predictions_bytes, scaffold_bytes
 from trustmix.wire.messages import (
     UPLOAD_ENCODERS,
-    LabelSet,
     MessageHeader,
     decode_teacher,
     decode_upload,
@@ -18,7 +17,6 @@ __all__ = [
     "CODECS",
     "UPLOAD_ENCODERS",
     "Codec",
-    "LabelSet",
     "MessageHeader",
     "decode_public_set",
     "decode_teacher",

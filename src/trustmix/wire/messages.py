@@ -4,7 +4,7 @@ The header contains the round, the sender, the codec and the fingerprint of the 
 not the expected one is refused with a reason. An upload has one of two forms. In the form `scores` it contains
 predictions q and scores l, N*(C+1) numbers, and the client evaluates its density. In the form `density` it contains
 logits and the density, and the server evaluates. Both give the same teacher. A client that shares its label set adds
-the number of samples of each class, and its ranks as one byte per sample.
+the number of samples of each class.
 """
 
 import hashlib
@@ -19,6 +19,9 @@ from trustmix.density import ClassGaussians, Density
 from trustmix.errors import TrustmixError
 from trustmix.wire.codecs import CODECS, FloatCodec, Layout, Parts
 from trustmix.wire.framing import decode_frame, encode_frame
+
+HELD = "held"
+"""The name of the class counts in a message."""
 
 
 @dataclass(frozen=True)
@@ -78,50 +81,8 @@ class MessageHeader:
     def limit(self) -> int:
         """The largest size of a valid message in bytes: float32 logits or predictions, scores, a density, a header."""
         numbers = 4 * self.samples * (self.classes + 1) + 8 * self.classes * (2 * self.classes + 1)
-        numbers += self.samples + 4 * self.classes
+        numbers += 4 * self.classes
         return numbers + numbers // 1000 + 16 * len(self.sender) + 2048
-
-
-@dataclass(frozen=True)
-class LabelSet:
-    """The additional contents of an upload of a client that shares its label set.
-
-    Parameters
-    ----------
-    class_counts
-        Integer tensor (C,): the number of samples of each class, or 1 for each class that the client holds.
-    ranks
-        Float tensor (N,): the fraction of the client's calibration samples that score lower than the public sample.
-    """
-
-    class_counts: torch.Tensor
-    ranks: torch.Tensor
-
-    def parts(self) -> dict[str, torch.Tensor]:
-        """Return the tensors of a message.
-
-        Returns
-        -------
-        dict of str to torch.Tensor
-            "held" (C,) int32 and "ranks" (N,) uint8.
-        """
-        return {"held": self.class_counts.to(torch.int32), "ranks": (self.ranks * 255).round().to(torch.uint8)}
-
-    @staticmethod
-    def layout(expected: MessageHeader) -> Layout:
-        """Return the types and shapes of `parts`.
-
-        Parameters
-        ----------
-        expected
-            The header, which has the numbers of samples and classes.
-
-        Returns
-        -------
-        Layout
-            The type and shape of each tensor, by name.
-        """
-        return {"held": (torch.int32, (expected.classes,)), "ranks": (torch.uint8, (expected.samples,))}
 
 
 def fingerprint(inputs: torch.Tensor) -> str:
@@ -153,7 +114,7 @@ def encode_scores(
     expected: MessageHeader,
     codec: str,
     base: torch.Tensor | None = None,
-    labels: LabelSet | None = None,
+    class_counts: torch.Tensor | None = None,
 ) -> bytes:
     """Encode an upload of the form `scores`.
 
@@ -170,17 +131,17 @@ def encode_scores(
     base
         Tensor (N, C): the last teacher. The message contains the difference to it where that is shorter. None if there
         is no last teacher.
-    labels
-        The label set, if the client shares it.
+    class_counts
+        Integer tensor (C,): how many samples of each class the client holds, or 1 for some; None if it does not share
+        its label set.
 
     Returns
     -------
     bytes
         The message.
     """
-    counts, ranks = (labels.class_counts, labels.ranks) if labels else (None, None)
     predictions = torch.softmax(logits.to(torch.float64), 1)
-    upload = Upload(expected.sender, predictions, density.log_prob(logits), counts, ranks)
+    upload = Upload(expected.sender, predictions, density.log_prob(logits), class_counts)
     return encode_upload(upload, expected, codec, base)
 
 
@@ -215,9 +176,7 @@ def encode_upload(upload: Upload, expected: MessageHeader, codec: str, base: tor
     chosen = CODECS.get(codec)
     parts = chosen.encode(upload.predictions.to(torch.float64))
     scores = torch.zeros(len(upload.predictions)) if upload.scores is None else upload.scores
-    others = {"scores": chosen.scores.encode(scores)}
-    if upload.class_counts is not None and upload.ranks is not None:
-        others |= LabelSet(upload.class_counts, upload.ranks).parts()
+    others = {"scores": chosen.scores.encode(scores), **_label_set(upload.class_counts)}
     whole = encode_frame({**parts, **others}, expected.header("scores", codec))
     if base is None:
         return whole
@@ -232,7 +191,7 @@ def encode_density(
     expected: MessageHeader,
     codec: str,
     base: torch.Tensor | None = None,
-    labels: LabelSet | None = None,
+    class_counts: torch.Tensor | None = None,
 ) -> bytes:
     """Encode an upload of the form `density`; the density is small and is sent as float64.
 
@@ -248,8 +207,9 @@ def encode_density(
         The name of a codec of floating-point numbers.
     base
         Must be None: logits have no difference to a teacher.
-    labels
-        The label set, if the client shares it.
+    class_counts
+        Integer tensor (C,): how many samples of each class the client holds, or 1 for some; None if it does not share
+        its label set.
 
     Returns
     -------
@@ -267,7 +227,7 @@ def encode_density(
         )
     if base is not None:
         raise TrustmixError("An upload of the form density has logits, which have no difference to a teacher.")
-    tensors = {"logits": logits.to(_float_type(codec)), **density.state_dict(), **(labels.parts() if labels else {})}
+    tensors = {"logits": logits.to(_float_type(codec)), **density.state_dict(), **_label_set(class_counts)}
     return encode_frame(tensors, expected.header("density", codec))
 
 
@@ -298,13 +258,13 @@ def decode_upload(payload: bytes, expected: MessageHeader, base: torch.Tensor | 
         If the header differs from the expected one, or the values are not valid.
     """
     tensors, header = _decode_message(payload, expected, *UPLOAD_ENCODERS)
-    counts, ranks = _pop_labels(tensors, expected)
+    counts = _pop_label_set(tensors, expected)
     if header["kind"] == "density":
         predictions, scores = _evaluate(tensors, expected, str(header["codec"]))
     else:
         predictions, scores = _decode_scores(tensors, header, expected, base)
     source = f"The message of {expected.sender}"
-    return Upload.from_arrays(expected.sender, predictions, scores, class_counts=counts, ranks=ranks, source=source)
+    return Upload.from_arrays(expected.sender, predictions, scores, class_counts=counts, source=source)
 
 
 def _decode_scores(
@@ -411,19 +371,21 @@ def _validate_layout(tensors: Parts, layout: Layout) -> None:
             raise TrustmixError(f"The message has {got} for {name}; expected was {shape} of {dtype}.")
 
 
-def _pop_labels(
-    tensors: dict[str, torch.Tensor], expected: MessageHeader
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The class counts and ranks, removed from the tensors; None for both if the message has no label set."""
-    layout = LabelSet.layout(expected)
-    found = {name: tensors.pop(name) for name in layout if name in tensors}
-    if not found:
-        return None, None
-    _validate_layout(found, layout)
-    classes, ranks = found["held"], found["ranks"]
-    if bool((classes < 0).any()) or not bool(classes.any()):
+def _label_set(class_counts: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """The part of a message that has the label set, if the client shares it."""
+    return {} if class_counts is None else {HELD: class_counts.to(torch.int32)}
+
+
+def _pop_label_set(tensors: dict[str, torch.Tensor], expected: MessageHeader) -> torch.Tensor | None:
+    """The class counts (C,), removed from the tensors; None if the message has none."""
+    tensors.pop("ranks", None)  # clients of earlier versions send them with their label sets
+    if HELD not in tensors:
+        return None
+    counts = tensors.pop(HELD)
+    _validate_layout({HELD: counts}, {HELD: (torch.int32, (expected.classes,))})
+    if bool((counts < 0).any()) or not bool(counts.any()):
         raise TrustmixError(f"The message of {expected.sender} has negative class counts, or none above zero.")
-    return classes.to(torch.int64), ranks.to(torch.float64) / 255
+    return counts.to(torch.int64)
 
 
 def _evaluate(

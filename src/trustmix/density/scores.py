@@ -1,38 +1,6 @@
-"""Scores on a common scale, and how well they separate classes.
-
-Log-densities of different models have no common unit. Ranks among the scores of a client's own calibration samples do,
-and so do standard scores.
-"""
+"""Scores on a common scale, and how well they separate classes."""
 
 import torch
-
-
-def percentile_ranks(calibration_scores: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """The fraction of a client's calibration scores that lie below each score, a tie counting half.
-
-    Ranks of the client's own samples are spread evenly from 0 to 1, whatever its model.
-
-    Parameters
-    ----------
-    calibration_scores : torch.Tensor (n,)
-        The scores of the calibration samples.
-    scores : torch.Tensor (N,)
-        The scores to rank.
-
-    Returns
-    -------
-    torch.Tensor (N,)
-        Ranks from 0 to 1.
-
-    Examples
-    --------
-    >>> percentile_ranks(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([-9.0, 2.5, 3.0])).tolist()
-    [0.0, 0.5, 0.625]
-    """
-    ordered = calibration_scores.double().sort().values
-    values = scores.double().contiguous()
-    below, up_to = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
-    return (below + up_to) / (2 * len(ordered))
 
 
 def standardize_scores(calibration_scores: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

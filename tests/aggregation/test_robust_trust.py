@@ -1,0 +1,212 @@
+"""Trust under guard: the location against NumPy, and what clients that know the rule can do to it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trustmix.aggregation import ClassShares, RobustTrust, Trust, Upload, robust_trust
+from trustmix.aggregation.robust_trust import (
+    CLIP,
+    MIN_VOTERS,
+    N_ITERATIONS,
+    bounded_votes,
+    class_estimates,
+    clipped_mean,
+    robust_location,
+)
+from trustmix.errors import TrustmixError
+
+SAMPLES, CLASSES = 200, 5
+TRUTH = np.arange(SAMPLES) % CLASSES
+
+
+def expert(seed: int, held: list[int], noise: float = 0.1) -> tuple[Any, Any]:
+    """Predictions and log-ratios of a client that knows its classes and finds other samples strange."""
+    rng = np.random.default_rng(seed)
+    known = np.isin(TRUTH, held)
+    label = np.where(known, TRUTH, rng.choice(held, SAMPLES))
+    q = (1 - 2 * noise) * np.eye(CLASSES)[label] + 2 * noise * rng.dirichlet(np.ones(len(held)), SAMPLES) @ np.eye(
+        CLASSES
+    )[held]
+    return q, np.where(known, 3.0, -3.0) + rng.normal(size=SAMPLES)
+
+
+HONEST = [expert(i, [i % CLASSES, (i + 1) % CLASSES, (i + 3) % CLASSES]) for i in range(15)]
+
+
+def teacher(rule: Any, uploads: list[tuple[Any, Any]]) -> Any:
+    for index, (q, scores) in enumerate(uploads):
+        rule.update(Upload.from_arrays(str(index), q, scores))
+    return rule.compute().probabilities
+
+
+def recalls(found: Any) -> Any:
+    return np.array([(found.argmax(1) == TRUTH)[c == TRUTH].mean() for c in range(CLASSES)])
+
+
+def median_by_search(values: Any, weights: Any) -> float:
+    """The middle of all values v with at most half of the weight below v and at most half above."""
+    half = weights.sum() / 2 + 1e-12
+    fits = [v for v in values if weights[values < v].sum() <= half and weights[values > v].sum() <= half]
+    kept = [v for v in fits if weights[values == v].sum() > 0]
+    return float(min(kept) + max(kept)) / 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 7))
+def test_the_location_is_the_weighted_median_plus_the_clipped_mean(seed: int, clients: int) -> None:
+    rng = np.random.default_rng(seed)
+    values, weights = rng.random((clients, 4, 2)), rng.integers(1, 4, (clients, 2)).astype(float)
+    found = clipped_mean(torch.tensor(values), torch.tensor(weights))
+    for sample in range(4):
+        for c in range(2):
+            v, w = values[:, sample, c], weights[:, c]
+            middle = median_by_search(v, w)
+            expected = middle + (np.clip(v - middle, -CLIP, CLIP) * w).sum() / w.sum()
+            assert float(found[sample, c]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_class_without_votes_has_no_location() -> None:
+    assert clipped_mean(torch.ones(3, 2, 1), torch.zeros(3, 1)).tolist() == [[0.0], [0.0]]
+
+
+def location_by_loops(estimates: Any, votes: Any) -> tuple[Any, Any]:
+    """Locations and precisions, one number at a time."""
+    clients, samples, classes = estimates.shape
+    effective = votes.sum(0) ** 2 / np.maximum((votes**2).sum(0), 1e-300)
+    precision = np.ones(clients)
+    for iteration in range(N_ITERATIONS + 1):
+        location = np.zeros((samples, classes))
+        for x in range(samples):
+            for c in range(classes):
+                v, w = estimates[:, x, c], votes[:, c] * precision
+                middle = median_by_search(v, w)
+                location[x, c] = middle + (np.clip(v - middle, -CLIP, CLIP) * w).sum() / w.sum()
+        if iteration == N_ITERATIONS:
+            return location, precision
+        counted = votes * (effective >= MIN_VOTERS)
+        distance = (np.abs(estimates - location).mean(1) * counted).sum(1) / counted.sum(1)
+        precision = np.minimum(1, np.sort(distance)[(clients - 1) // 2] / distance) ** 2
+    raise AssertionError
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000))
+def test_the_precision_of_a_client_is_the_inverse_square_of_its_distance_relative_to_the_median_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    estimates, votes = rng.random((6, 5, 3)), rng.integers(1, 4, (6, 3)).astype(float)
+    votes[:4, 2] = 0  # of two clients that hold a class none is the majority
+    estimates[0] += rng.random()
+    for found, expected in zip(
+        robust_location(torch.tensor(estimates), torch.tensor(votes)), location_by_loops(estimates, votes), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_any_tile_gives_the_same_location(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimates, votes = torch.rand(6, 50, 3), torch.rand(6, 3)
+    whole = robust_location(estimates, votes)
+    monkeypatch.setattr(robust_trust, "TILE", 100)
+    for one, other in zip(whole, robust_location(estimates, votes), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_estimates_of_the_holders_are_those_of_trust() -> None:
+    q, scores = HONEST[0]
+    ratio, estimates, shares = class_estimates(Upload.from_arrays("0", q, scores), ClassShares())
+    held = shares.numpy() > 0.01
+    expected = np.minimum((q * ratio.numpy()[:, None])[:, held] / (CLASSES * shares.numpy()[held]), 1)
+    np.testing.assert_allclose(estimates[:, held], expected, rtol=1e-5)
+
+
+def test_among_honest_clients_it_labels_as_trust_does() -> None:
+    rule = RobustTrust()
+    assert (teacher(rule, HONEST).argmax(1) == teacher(Trust(), HONEST).argmax(1)).mean() > 0.98
+    assert (recalls(teacher(RobustTrust(), HONEST)) > 0.97).all()
+    assert rule.report() == {}
+
+
+def test_a_client_that_holds_a_class_alone_makes_its_teacher() -> None:
+    others = [expert(i, [1 + i % 4, 1 + (i + 1) % 4, 1 + (i + 2) % 4]) for i in range(12)]
+    assert recalls(teacher(RobustTrust(), others))[0] < 0.1
+    assert recalls(teacher(RobustTrust(), [*others, expert(99, [0, 1])]))[0] > 0.9
+
+
+def wrong_labels(classes: list[int] | None = None) -> tuple[Any, Any]:
+    """Full confidence in the next class of the list, on every sample."""
+    named = np.arange(CLASSES) if classes is None else np.array(classes)
+    return np.eye(CLASSES)[named[(TRUTH + 1) % len(named)]], np.zeros(SAMPLES)
+
+
+def near_the_margin(part: float) -> tuple[Any, Any]:
+    """The honest teacher everywhere but on the samples of its smallest margins, where its runner-up is named."""
+    honest = teacher(Trust(), HONEST)
+    order = np.sort(honest, 1)
+    chosen = np.argsort(order[:, -1] - order[:, -2])[: int(part * SAMPLES)]
+    q = honest.copy()
+    q[chosen] = np.eye(CLASSES)[honest[chosen].argsort(1)[:, -2]]
+    return q, np.zeros(SAMPLES)
+
+
+def loud(attack: tuple[Any, Any]) -> tuple[Any, Any]:
+    return attack[0], attack[1] + 1e9
+
+
+def erase(c: int) -> tuple[Any, Any]:
+    """Familiar with the samples of one class alone, all of which it gives to another."""
+    return np.eye(CLASSES)[np.where(c == TRUTH, (c + 1) % CLASSES, TRUTH)], np.where(c == TRUTH, 5.0, -5.0)
+
+
+ATTACKS = {
+    "wrong": wrong_labels(),
+    "loud": loud(wrong_labels()),
+    "two classes": wrong_labels([0, 1]),
+    "one class": wrong_labels([2]),
+    "margin": near_the_margin(0.2),
+    "erase": erase(3),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("liars", [1, 3])
+def test_a_sixth_of_the_clients_in_collusion_erases_no_class(name: str, liars: int) -> None:
+    found = recalls(teacher(RobustTrust(), [*HONEST, *[ATTACKS[name]] * liars]))
+    assert found.min() > 0.8
+    assert found.mean() > 0.95
+
+
+@pytest.mark.parametrize("counts", [[1, 2**31 - 1, 0, 0, 0], [0, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
+def test_no_label_set_that_a_client_claims_gives_it_a_class(counts: list[int]) -> None:
+    rule = RobustTrust()
+    for index, (q, scores) in enumerate(HONEST):
+        rule.update(Upload.from_arrays(str(index), q, scores))
+    for number in range(3):
+        q = np.tile(np.eye(CLASSES)[1], (SAMPLES, 1))
+        rule.update(Upload.from_arrays(f"liar {number}", q, np.zeros(SAMPLES), class_counts=counts))
+    assert recalls(rule.compute().probabilities).min() > 0.8
+
+
+def test_one_liar_cannot_frame_the_only_other_holder_of_a_class() -> None:
+    others = [expert(i, [1 + i % 4, 1 + (i + 1) % 4, 1 + (i + 2) % 4]) for i in range(12)]
+    with_liar, without = RobustTrust(), RobustTrust()
+    found = teacher(with_liar, [*others, expert(99, [0, 1]), erase(0)])
+    teacher(without, [*others, expert(99, [0, 1])])
+    assert with_liar.report()["12"]["weight"] > 0.7 * without.report().get("12", {"weight": 1.0})["weight"]
+    assert recalls(found)[0] > 0.5
+
+
+def test_votes_sum_to_one_at_most() -> None:
+    votes = bounded_votes(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0], [0.3, 0.3, 0.4]]))
+    assert float(votes.sum(1).max()) <= 1
+    assert float(votes.max()) == 0.5
+
+
+def test_a_second_upload_of_a_client_is_refused() -> None:
+    rule = RobustTrust()
+    rule.update(Upload.from_arrays("north", *HONEST[0]))
+    with pytest.raises(TrustmixError, match="client north: a client has one upload a round"):
+        rule.update(Upload.from_arrays("north", *HONEST[0]))
