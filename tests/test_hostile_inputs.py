@@ -43,10 +43,7 @@ def end(*command: str, codes: Sequence[int] = (2,), reason: str = "") -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        *(
-            f"{name}={LONG}"
-            for name in ("rounds", "seed", "train.lr", "train.batch", "rule.tau", "data.path", "format")
-        ),
+        *(f"{name}={LONG}" for name in ("rounds", "seed", "train.lr", "train.batch", "data.path", "format")),
         *(f"{name}={'9' * 4000}" for name in ("rounds", "seed", "split.seed", "train.batch", "train.lr")),
         *(f"model.hidden=[{number}]" for number in (LONG, "9" * 4000, "9" * 15, "-1", "0", "nan")),
         *("rounds=0x" + "f" * 5000, "seed=0x" + "f" * 5000, "clients=1000001", "clients=999999999"),
@@ -234,3 +231,16 @@ def test_a_small_seeded_run_of_the_fuzzer_finds_no_fault(tmp_path: Path) -> None
     assert set(found.cases.values()) == {6}
     assert set(found.cases) == set(ROOMS)
     assert len(TEXTS) > 50
+
+
+def test_a_part_of_an_npz_file_that_is_no_array(run: Path) -> None:
+    with zipfile.ZipFile("a.npz", "w") as archive:
+        archive.writestr("predictions.npy", b"no array")
+        archive.writestr("notes.txt", b"no array")
+    end("mix", "a.npz", reason="is no array")
+
+
+def test_a_recipe_of_a_run_that_is_a_pipe(run: Path) -> None:
+    (run / "recipe.toml").unlink()
+    os.mkfifo(run / "recipe.toml")
+    end("report", str(run), reason="is not a TOML file")
