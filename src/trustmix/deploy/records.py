@@ -14,7 +14,7 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
 
 FACTS, PAYLOAD = "facts", "payload"
-FIGURES = ("accuracy", "local_accuracy", "epsilon", "epsilon_round", "nll", "ece")
+FIGURES = ("accuracy", "local_accuracy", "epsilon", "epsilon_round", "nll", "ece", "agreement")
 """Numbers of a reply, each of which may be absent."""
 MAX_REASON = 500
 """Characters of a client's error text that are kept."""

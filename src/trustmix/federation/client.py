@@ -22,7 +22,16 @@ from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.state import MemoryStore, State, Store
-from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
+from trustmix.federation.training import (
+    DeviceConfig,
+    Training,
+    TrainingJob,
+    accuracy,
+    agreement_samples,
+    evaluate,
+    predict,
+    train,
+)
 from trustmix.privacy import DPSGDParams, PrivacyBudget, select_confident_samples
 from trustmix.seeds import torch_generator
 from trustmix.wire import UPLOAD_ENCODERS
@@ -206,12 +215,14 @@ class Client:
         state = self._resume(request.round)
         seconds: dict[str, float] = {}
         tested: dict[str, float] = {}
-        local_accuracy = payload = None
+        local_accuracy = payload = agreement = None
         if request.teacher is not None:
             lesson = self.apply_server_message(state, request.round, request.teacher)
             if lesson is not None:
                 yield lesson
                 seconds["distil"] = lesson.seconds
+                with _timed(seconds, "evaluate"):
+                    agreement = self._agreement(state, lesson)
         if request.round > 1 and self.test is not None:
             with _timed(seconds, "evaluate"):
                 tested = asdict(evaluate(state.model, self.test.inputs, self.test.labels, self.hardware))
@@ -230,8 +241,8 @@ class Client:
         with _timed(seconds, "save"):
             self.store.save(request.round, _to_stored(state))
         spent = self.privacy_spent(state.stages) if request.train else {}
-        known = {**tested, **spent}
-        return Reply(self.id, request.round, payload, local_accuracy=local_accuracy, seconds=seconds, **known)
+        known = {"local_accuracy": local_accuracy, "agreement": agreement, **tested, **spent}
+        return Reply(self.id, request.round, payload, seconds=seconds, **known)
 
     def privacy_spent(self, stages: int) -> dict[str, float]:
         """What so many private stages, and the last of them alone, cost of the promised privacy, if there is any."""
@@ -262,6 +273,14 @@ class Client:
         """Take in what the server sent: the job of learning it, or None where that needs no training."""
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
         return self.make_job(state, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
+
+    def _agreement(self, state: ModelState, lesson: TrainingJob) -> float | None:
+        """The fraction of public samples whose class is the teacher's; None where predictions are a secret."""
+        if self.privacy is not None and self.privacy.mechanism == "uploads":
+            return None
+        chosen = agreement_samples(len(lesson.inputs), torch_generator(self.seed, "agreement"))
+        chosen = chosen.to(lesson.inputs.device)
+        return accuracy(state.model, lesson.inputs[chosen], lesson.targets[chosen].argmax(1), self.hardware)
 
     def private_job(self, state: ModelState, round_: int) -> TrainingJob:
         """The job of learning from the client's own labels."""

@@ -43,6 +43,7 @@ def sanitize_reply(reply: Reply) -> Reply:
         local_accuracy=_within(reply.local_accuracy, 1),
         nll=_within(reply.nll, LARGEST),
         ece=_within(reply.ece, 1),
+        agreement=_within(reply.agreement, 1),
         epsilon=_within(reply.epsilon, LARGEST),
         epsilon_round=_within(reply.epsilon_round, LARGEST),
         seconds=seconds,

@@ -216,6 +216,21 @@ def evaluate(
     return ClassificationMetrics.of(predict(model, inputs, hardware).to("cpu", torch.float64).softmax(1), labels.cpu())
 
 
+AGREEMENT_SAMPLES = 1000
+"""Public samples at most that agreement is measured on: enough for one point, and less than a tenth of a training."""
+
+
+def agreement_samples(samples: int, generator: torch.Generator) -> torch.Tensor:
+    """Indices of the public samples that agreement is measured on, all or a random part of them.
+
+    >>> agreement_samples(3, torch.Generator()).tolist(), len(agreement_samples(2000, torch.Generator()))
+    ([0, 1, 2], 1000)
+    """
+    if samples <= AGREEMENT_SAMPLES:
+        return torch.arange(samples)
+    return torch.randperm(samples, generator=generator)[:AGREEMENT_SAMPLES].sort().values
+
+
 def accuracy(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: DeviceConfig) -> float:
     """Fraction of inputs whose most probable class, among all classes, is the label."""
     return float((predict(model, inputs, hardware).argmax(1) == labels).double().mean())

@@ -55,6 +55,38 @@ def subtitle(study: Study) -> str:
     return " · ".join([*parts, f"seed {next(iter(seeds))}" if len(seeds) == 1 else f"{len(seeds)} seeds"])
 
 
+LOW_AGREEMENT = 0.5
+"""Below this agreement in the last round, clients have not learnt what the teacher knows."""
+MAX_WARNINGS = 5
+"""The largest number of warnings on a page."""
+
+
+def warnings(study: Study) -> list[str]:
+    """Find what a reader should know before the accuracies are compared.
+
+    Parameters
+    ----------
+    study : Study
+        The runs.
+
+    Returns
+    -------
+    list of str
+        One sentence per method and task whose clients agree with less than half of the teacher in the last round,
+        the lowest first.
+    """
+    agreements = [(cell.final("agreement_mean").mean, cell) for cell in study.cells]
+    low = [(value, cell) for value, cell in agreements if value is not None and value < LOW_AGREEMENT]
+    found = []
+    for value, cell in sorted(low, key=lambda entry: entry[0])[:MAX_WARNINGS]:
+        name = ", ".join(part for part in (cell.method.name, cell.task.name) if part)
+        epochs = cell.runs[0].recipe.train.public_epochs
+        found.append(
+            f"{name}: clients take in {100 * value:.0f} % of the teacher; raise train.public_epochs, which is {epochs}."
+        )
+    return found
+
+
 def _count(number: int, one: str, many: str | None = None) -> str:
     """A number of things.
 
