@@ -89,6 +89,11 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("model.name=mpl", r'model: there is no model "mpl"\. Did you mean "mlp"\?'),
         ("model=[]", r"model: the list of models is empty\."),
         ("train.optimizer=adm", r'train\.optimizer: there is no optimizer "adm"'),
+        ("train.public_epochs=0", r"train\.public_epochs: it is 0; give a number of epochs, 1 or more, or auto\."),
+        (
+            "train.public_epochs=often",
+            r"train\.public_epochs: it is 'often'; give a number of epochs, 1 or more, or auto",
+        ),
         ("wire.up=float8", r'wire\.up: there is no codec "float8"'),
         ("wire={form='density', up='uint4'}", r"wire: the form density sends logits: up must be float32 or float16"),
         ("wire={form='density', delta=true}", r"wire: the form density sends logits: .* and delta false"),
@@ -136,3 +141,9 @@ def test_a_recipe_that_cannot_be_found_or_read_is_explained(tmp_path: Path) -> N
     (tmp_path / "no_data.toml").write_text("clients = 3")
     with pytest.raises(TrustmixError, match=r"no_data\.toml: data: field required"):
         Recipe.load(tmp_path / "no_data.toml")
+
+
+def test_feddf_distils_at_the_server_which_has_no_agreement_to_go_by() -> None:
+    assert Recipe.load("demo", ["train.public_epochs=auto"]).train.public_epochs == "auto"
+    with pytest.raises(TrustmixError, match=r"feddf does not go with train\.public_epochs = auto: .*; give a number"):
+        Recipe.load("demo", ["rule=feddf", "train.public_epochs=auto"])

@@ -8,8 +8,17 @@ import torch
 from torch import nn
 
 from trustmix import Client, Labelled, Public, Training
-from trustmix.federation import Request
-from trustmix.federation.training import AGREEMENT_SAMPLES, agreement_samples
+from trustmix.engines import ExecutionPlan, LocalEngine
+from trustmix.engines.local import Mode
+from trustmix.federation import Reply, Request
+from trustmix.federation.training import (
+    AGREEMENT_SAMPLES,
+    MAX_EPOCHS,
+    MAX_FIRST_EPOCHS,
+    MIN_RISE,
+    PATIENCE,
+    agreement_samples,
+)
 from trustmix.privacy import PrivacyBudget
 from trustmix.wire import encode_teacher
 
@@ -90,3 +99,63 @@ def test_predictions_that_noise_protects_are_not_shown_by_the_agreement() -> Non
     client = make_client(privacy=PrivacyBudget(epsilon=5.0, delta=1e-3, rounds=3, mechanism="uploads"))
     client.step(Request(1))
     assert client.step(Request(2, teacher_message(TRUTH))).agreement is None
+
+
+def with_dropout() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, CLASSES))
+
+
+def distil(client: Client, teacher: torch.Tensor = TRUTH) -> Reply:
+    client.step(Request(1))
+    return client.step(Request(2, teacher_message(teacher), train=False, upload=False))
+
+
+def test_auto_goes_on_while_the_agreement_rises_and_then_equals_that_number_of_epochs() -> None:
+    auto = make_client(public_epochs="auto")
+    reply = distil(auto)
+    assert reply.public_epochs is not None
+    curve = [distil(make_client(public_epochs=epochs)).agreement or 0.0 for epochs in range(1, MAX_FIRST_EPOCHS + 1)]
+    idle = [curve[i] < max(curve[:i]) + MIN_RISE for i in range(1, MAX_FIRST_EPOCHS)]
+    expected = next(i for i in range(2, MAX_FIRST_EPOCHS) if all(idle[i - PATIENCE : i])) + 1
+    assert 1 + PATIENCE < expected < MAX_FIRST_EPOCHS
+    assert (reply.public_epochs, reply.agreement) == (expected, curve[expected - 1])
+    fixed = make_client(public_epochs=expected)
+    assert distil(fixed).public_epochs == expected
+    assert auto._live is not None
+    assert fixed._live is not None
+    for one, other in zip(auto._live.model.parameters(), fixed._live.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("keep_optimizer", [True, False])
+def test_auto_repeats_itself_when_a_round_is_asked_again(keep_optimizer: bool) -> None:
+    client = make_client(model=with_dropout, public_epochs="auto", keep_optimizer=keep_optimizer)
+    client.step(Request(1))
+    once, again = (client.step(Request(2, teacher_message(TRUTH))) for _ in range(2))
+    assert (once.payload, once.public_epochs, once.agreement) == (again.payload, again.public_epochs, again.agreement)
+
+
+def test_auto_stops_at_its_bound_which_is_larger_for_the_first_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trustmix.federation.client.MIN_RISE", -1.0)
+    client = make_client(public_epochs="auto")
+    taken = [client.step(Request(1)).public_epochs]
+    taken += [client.step(Request(r, teacher_message(TRUTH, r - 1))).public_epochs for r in (2, 3)]
+    assert taken == [None, MAX_FIRST_EPOCHS, MAX_EPOCHS]
+
+
+def test_clients_that_take_different_numbers_of_epochs_are_trained_as_one_stack_and_alone_alike() -> None:
+    def answers(mode: Mode) -> list[Reply]:
+        clients = [make_client(public_epochs="auto") for _ in range(3)]
+        for index, client in enumerate(clients):
+            client.id = str(index)
+            client.private = samples(24, [index, index + 1], index)
+        engine = LocalEngine(clients, ExecutionPlan(mode))
+        list(engine.exchange(dict.fromkeys("012", Request(1))))
+        replies = engine.exchange(dict.fromkeys("012", Request(2, teacher_message(TRUTH))))
+        return [reply for reply in replies if isinstance(reply, Reply)]
+
+    stacked, alone = answers("stacked"), answers("sequential")
+    assert len({reply.public_epochs for reply in alone}) > 1
+    assert [reply.public_epochs for reply in stacked] == [reply.public_epochs for reply in alone]
+    assert [reply.agreement for reply in stacked] == [reply.agreement for reply in alone]

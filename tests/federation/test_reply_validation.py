@@ -25,6 +25,7 @@ NONSENSE: dict[str, Any] = {
     "seconds": {"train": -1.0, "x" * 999: 1.0},
     "epsilon": float("nan"),
     "agreement": 1.5,
+    "public_epochs": -2,
 }
 
 

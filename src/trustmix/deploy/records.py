@@ -168,7 +168,9 @@ def parse_reply(client: str, request: Request, message: Message) -> Reply | Fail
     except TrustmixError as error:
         return Failure(client, f"reply refused: {error}")
     figures = {name: _figure(facts.get(name)) for name in FIGURES}
-    return Reply(client, request.round, payload, seconds=_seconds(facts.get("seconds")), **figures)
+    epochs, seconds = facts.get("public_epochs"), _seconds(facts.get("seconds"))
+    whole = epochs if type(epochs) is int else None
+    return Reply(client, request.round, payload, seconds=seconds, public_epochs=whole, **figures)
 
 
 def error_reason(message: Message) -> str:

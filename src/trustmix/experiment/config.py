@@ -125,9 +125,18 @@ class TrainConfig(ConfigModel):
     batch: int = Field(32, ge=2, description="samples a step")
     first_epochs: Positive = Field(5, description="private epochs in a client's first round")
     epochs: Positive = Field(1, description="private epochs in later rounds")
-    public_epochs: Positive = Field(1, description="epochs of distillation a round, E_pub")
+    public_epochs: int | Literal["auto"] = Field(
+        1, description="epochs of distillation a round, E_pub; auto: until the agreement with the teacher rises no more"
+    )
     augment: Augment = Field("none", description="crop or crop-flip: random crops and flips of private images")
     keep_optimizer: bool = Field(True, description="keep the optimiser's state over stages and rounds")
+
+    @field_validator("public_epochs", mode="before")
+    @classmethod
+    def _public_epochs(cls, epochs: object) -> object:
+        if epochs != "auto" and not (type(epochs) is int and 1 <= epochs <= 10**9):
+            raise ValueError(f"it is {epochs!r}; give a number of epochs, 1 or more, or auto")
+        return epochs
 
     @field_validator("optimizer")
     @classmethod

@@ -40,7 +40,7 @@ class CostEstimate:
     engine : str
         How the clients would be run, and how that was chosen.
     training_seconds, predicting_seconds : float
-        The time of training and of prediction in the whole run.
+        The time of training and of prediction in the whole run; with train.public_epochs = "auto" the longest.
     memory : float
         Bytes, estimated from above.
     messages : dict of str to pair of int
@@ -127,12 +127,14 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
 
 
 def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
-    """The training steps of all clients in all rounds."""
+    """The training steps of all clients in all rounds, at most."""
     train, rounds = recipe.train, recipe.rounds
     private = sum(math.ceil(len(c.private) / train.batch) for c in clients) * (
         train.first_epochs + (rounds - 1) * train.epochs
     )
-    public = len(clients) * math.ceil(len(clients[0].public.inputs) / train.batch) * rounds * train.public_epochs
+    first, later = (clients[0].training.max_public_epochs(stages) for stages in (1, 2))
+    epochs = first + (rounds - 1) * later
+    public = len(clients) * math.ceil(len(clients[0].public.inputs) / train.batch) * epochs
     return private + (public if exchanges else 0)
 
 

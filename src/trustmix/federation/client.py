@@ -23,6 +23,8 @@ from trustmix.federation.public_set import Public
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.state import MemoryStore, State, Store
 from trustmix.federation.training import (
+    MIN_RISE,
+    PATIENCE,
     DeviceConfig,
     Training,
     TrainingJob,
@@ -215,14 +217,11 @@ class Client:
         state = self._resume(request.round)
         seconds: dict[str, float] = {}
         tested: dict[str, float] = {}
-        local_accuracy = payload = agreement = None
+        local_accuracy = payload = agreement = public_epochs = None
         if request.teacher is not None:
             lesson = self.apply_server_message(state, request.round, request.teacher)
             if lesson is not None:
-                yield lesson
-                seconds["distil"] = lesson.seconds
-                with _timed(seconds, "evaluate"):
-                    agreement = self._agreement(state, lesson)
+                public_epochs, agreement = yield from self._distil(lesson, seconds)
         if request.round > 1 and self.test is not None:
             with _timed(seconds, "evaluate"):
                 tested = asdict(evaluate(state.model, self.test.inputs, self.test.labels, self.hardware))
@@ -242,7 +241,7 @@ class Client:
             self.store.save(request.round, _to_stored(state))
         spent = self.privacy_spent(state.stages) if request.train else {}
         known = {"local_accuracy": local_accuracy, "agreement": agreement, **tested, **spent}
-        return Reply(self.id, request.round, payload, seconds=seconds, **known)
+        return Reply(self.id, request.round, payload, seconds=seconds, public_epochs=public_epochs, **known)
 
     def privacy_spent(self, stages: int) -> dict[str, float]:
         """What so many private stages, and the last of them alone, cost of the promised privacy, if there is any."""
@@ -272,15 +271,33 @@ class Client:
     def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
         """Take in what the server sent: the job of learning it, or None where that needs no training."""
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
-        return self.make_job(state, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
+        epochs = self.training.max_public_epochs(state.stages)
+        return self.make_job(state, "public", round_, self.public.inputs, teacher, epochs, "none")
 
-    def _agreement(self, state: ModelState, lesson: TrainingJob) -> float | None:
-        """The fraction of public samples whose class is the teacher's; None where predictions are a secret."""
-        if self.privacy is not None and self.privacy.mechanism == "uploads":
-            return None
+    def _distil(
+        self, lesson: TrainingJob, seconds: dict[str, float]
+    ) -> Generator[TrainingJob, None, tuple[int | None, float | None]]:
+        """Learn the teacher: the epochs that it took, and the agreement; both None where predictions are a secret.
+
+        With public_epochs = "auto" every epoch is a job of its own, until `PATIENCE` of them have added little.
+        """
         chosen = agreement_samples(len(lesson.inputs), torch_generator(self.seed, "agreement"))
         chosen = chosen.to(lesson.inputs.device)
-        return accuracy(state.model, lesson.inputs[chosen], lesson.targets[chosen].argmax(1), self.hardware)
+        inputs, classes = lesson.inputs[chosen], lesson.targets[chosen].argmax(1)
+        agreement, highest, epochs, idle = 0.0, -1.0, 0, 0
+        seconds["distil"] = 0.0
+        for job in lesson.split_epochs() if self.training.public_epochs == "auto" else [lesson]:
+            yield job
+            seconds["distil"] += job.seconds
+            epochs += job.epochs
+            with _timed(seconds, "evaluate"):
+                agreement = accuracy(lesson.model, inputs, classes, self.hardware)
+            idle = idle + 1 if agreement < highest + MIN_RISE else 0
+            highest = max(highest, agreement)
+            if idle == PATIENCE:
+                break
+        secret = self.privacy is not None and self.privacy.mechanism == "uploads"
+        return (None, None) if secret else (epochs, agreement)
 
     def private_job(self, state: ModelState, round_: int) -> TrainingJob:
         """The job of learning from the client's own labels."""

@@ -33,6 +33,8 @@ class Round:
     agreement_mean: float | None = None
     agreement: dict[str, float] = field(default_factory=dict)
     """Fraction of public samples on which the client's class is that of this round's teacher, after distillation."""
+    public_epochs: dict[str, int] = field(default_factory=dict)
+    """Epochs that the client's distillation from this round's teacher took."""
     teacher_accuracy: float | None = None
     """Accuracy of this round's teacher on the public samples whose labels are known."""
     teacher_nll: float | None = None

@@ -311,6 +311,7 @@ def _complete(line: Round, result: RoundReplies, message: bytes | None, asked: S
         accuracy=accuracy,
         accuracy_mean=fmean(accuracy.values()) if accuracy else None,
         agreement=agreement,
+        public_epochs={c: r.public_epochs for c, r in result.replies.items() if r.public_epochs is not None},
         agreement_mean=_mean(agreement.values()),
         nll_mean=_mean(reply.nll for reply in result.replies.values()),
         ece_mean=_mean(reply.ece for reply in result.replies.values()),

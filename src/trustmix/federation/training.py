@@ -8,8 +8,8 @@ import math
 import time
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -21,6 +21,11 @@ from trustmix.federation.optimizers import OPTIMIZERS
 from trustmix.metrics import ClassificationMetrics
 from trustmix.privacy import DPSGDParams, dp_gradients, poisson_batches
 
+MAX_EPOCHS, MAX_FIRST_EPOCHS = 10, 20
+"""Epochs of distillation that "auto" takes at most, in later rounds and from the first teacher."""
+MIN_RISE, PATIENCE = 0.01, 2
+""""auto" ends after so many epochs in a row that do not raise the highest agreement by so much."""
+
 
 @dataclass(frozen=True)
 class Training:
@@ -31,11 +36,22 @@ class Training:
     batch: int = 32
     first_epochs: int = 5
     epochs: int = 1
-    public_epochs: int = 1
+    public_epochs: int | Literal["auto"] = 1
+    """Epochs of distillation; "auto" goes on until the agreement with the teacher no longer rises."""
     augment: Augment = "none"
     """Random crops and flips of private images, drawn anew in every epoch."""
     keep_optimizer: bool = True
     """Keep the optimiser's state over stages and rounds; otherwise every stage starts with a fresh one."""
+
+    def max_public_epochs(self, stages: int) -> int:
+        """The epochs of distillation at most, for a client with so many private stages behind it.
+
+        >>> Training(public_epochs=3).max_public_epochs(1), Training(public_epochs="auto").max_public_epochs(2)
+        (3, 10)
+        """
+        if self.public_epochs != "auto":
+            return self.public_epochs
+        return MAX_EPOCHS if stages > 1 else MAX_FIRST_EPOCHS
 
     def make_optimizer(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
         """The optimiser of those parameters that are trainable."""
@@ -93,6 +109,8 @@ class TrainingJob:
     """What makes the training differentially private, if it is to be."""
     secret: torch.Generator | None = None
     """What its noise is drawn from, where no seed may repeat it."""
+    epochs: int = 1
+    """How many times the samples are gone through."""
     seconds: float = 0.0
     """How long it took; of jobs that were done together, the job's share."""
 
@@ -123,7 +141,16 @@ class TrainingJob:
             order = poisson_batches(len(inputs), noise.sample_rate, steps, generator)
         made = cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware, augment, noise)
         made.secret = generator if secret else None
+        made.epochs = epochs
         return made
+
+    def split_epochs(self) -> "list[TrainingJob]":
+        """One job for each epoch: done one after another, they take the same steps as this job."""
+        steps = len(self.order) // self.epochs
+        return [
+            replace(self, order=self.order[epoch * steps : (epoch + 1) * steps], seed=self.seed + epoch, epochs=1)
+            for epoch in range(self.epochs)
+        ]
 
 
 POOL = 50

@@ -80,11 +80,16 @@ def warnings(study: Study) -> list[str]:
     found = []
     for value, cell in sorted(low, key=lambda entry: entry[0])[:MAX_WARNINGS]:
         name = ", ".join(part for part in (cell.method.name, cell.task.name) if part)
-        epochs = cell.runs[0].recipe.train.public_epochs
-        found.append(
-            f"{name}: clients take in {100 * value:.0f} % of the teacher; raise train.public_epochs, which is {epochs}."
-        )
+        found.append(f"{name}: clients take in {100 * value:.0f} % of the teacher; {_advice(cell)}.")
     return found
+
+
+def _advice(cell: Cell) -> str:
+    """What may raise the agreement."""
+    epochs = cell.runs[0].recipe.train.public_epochs
+    if epochs == "auto":
+        return "train.public_epochs = auto ended there, so a larger train.lr may help"
+    return f"raise train.public_epochs, which is {epochs}"
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

@@ -94,6 +94,10 @@ class TheoryProbe:
 
     def __post_init__(self) -> None:
         self.hardware = DeviceConfig(self.device)
+        if self.training.public_epochs == "auto":
+            raise TrustmixError(
+                "The theory is of a fixed number of steps; train.public_epochs is auto, and must be a number."
+            )
         if self.reference == "labels" and bool((self.public.labels < 0).any()):
             raise TrustmixError("The public labels are not all known; measure against the reference model instead.")
 
@@ -110,7 +114,7 @@ class TheoryProbe:
         """A model of the first client's kind, trained with labels for as many epochs as a client in the whole run."""
         samples, weight = self.pooled
         epochs = self.training.first_epochs + (self.rounds - 1) * self.training.epochs
-        epochs += self.rounds * self.training.public_epochs
+        epochs += self.rounds * self.training.max_public_epochs(self.rounds)
         model = self.hardware.to_device(self.factories[0]())
         seed = derive_seed(self.seed, "theory", "reference")
         targets, weights = samples.labels, weight * len(weight)
@@ -257,7 +261,7 @@ class TheoryProbe:
         inputs, p, best = (tensor.to(self.device) for tensor in (self.public.inputs, teacher.float(), star.float()))
         samples, weight = self.pooled
         even = torch.full((len(inputs),), 1 / len(inputs), device=self.device)
-        ones, epochs = torch.ones_like(even), self.training.public_epochs
+        ones, epochs = torch.ones_like(even), self.training.max_public_epochs(self.rounds)
         seed = derive_seed(self.seed, "theory", f"probe {client}")
         points = []
         for now in train_with_snapshots(model, inputs, p, ones, training=self.training, epochs=epochs, seed=seed):
