@@ -74,3 +74,10 @@ def test_epochs_that_agreement_decides_are_counted_at_their_most(
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["plan", "demo", *(part for change in changes for part in ("--set", change))])
     assert "time: up to" in result.output
+
+
+def test_a_mixed_stage_goes_through_both_sets_for_the_public_epochs() -> None:
+    recipe = Recipe.load("demo", [*SMALL, "engine.mode=sequential", "train.stages=mixed"])
+    clients = list(build_federation(recipe).clients)
+    private, public = math.ceil(48 / 32), math.ceil(300 / 32)
+    assert estimate._steps(clients, recipe, exchanges=True) == 4 * (5 * private + 3 * 5 * (private + public))

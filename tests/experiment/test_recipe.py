@@ -147,3 +147,18 @@ def test_feddf_distils_at_the_server_which_has_no_agreement_to_go_by() -> None:
     assert Recipe.load("demo", ["train.public_epochs=auto"]).train.public_epochs == "auto"
     with pytest.raises(TrustmixError, match=r"feddf does not go with train\.public_epochs = auto: .*; give a number"):
         Recipe.load("demo", ["rule=feddf", "train.public_epochs=auto"])
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ("privacy.epsilon=8", r"train\.stages = mixed has in one batch with public ones; set train\.stages = two"),
+        ("train.augment=crop", r"train: augment changes private images alone"),
+        ("rule=fedavg", r"train\.stages is not read by fedavg: it exchanges weights; leave train\.stages out"),
+        ("rule=alone", r"train\.stages is not read by alone"),
+    ],
+)
+def test_mixed_batches_need_a_teacher_and_labels_that_may_share_a_batch(other: str, sentence: str) -> None:
+    with pytest.raises(TrustmixError, match=sentence):
+        Recipe.load("demo", ["train.stages=mixed", other])
+    Recipe.load("demo", ["train.stages=mixed", "privacy.epsilon=50", "privacy.mechanism=uploads"])

@@ -160,7 +160,9 @@ def test_interrupted_at_any_client_a_run_ends_in_the_same_numbers(
     assert trust(tmp_path / "cut") == trust(undisturbed)
 
 
-@pytest.mark.parametrize("changes", [["train.public_epochs=auto", "engine.store=disk"]])
+@pytest.mark.parametrize(
+    "changes", [["train.public_epochs=auto", "engine.store=disk"], ["train.public_epochs=auto", "train.stages=mixed"]]
+)
 def test_learning_that_agreement_decides_goes_on_as_if_never_interrupted(tmp_path: Path, changes: list[str]) -> None:
     whole = tm.run(small(*changes), out=tmp_path / "whole")
     assert all(set(line.public_epochs) == set(line.agreement) == set(line.accuracy) for line in whole.rounds)

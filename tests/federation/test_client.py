@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from trustmix import Client, Labelled, Public, Training
+from trustmix import Client, Labelled, Public, Training, TrustmixError
 from trustmix.engines import ExecutionPlan, LocalEngine
 from trustmix.engines.local import Mode
 from trustmix.federation import Reply, Request
@@ -18,8 +18,10 @@ from trustmix.federation.training import (
     MIN_RISE,
     PATIENCE,
     agreement_samples,
+    mixed_batches,
 )
 from trustmix.privacy import PrivacyBudget
+from trustmix.seeds import torch_generator
 from trustmix.wire import encode_teacher
 
 CLASSES, FEATURES = 4, 6
@@ -159,3 +161,59 @@ def test_clients_that_take_different_numbers_of_epochs_are_trained_as_one_stack_
     assert len({reply.public_epochs for reply in alone}) > 1
     assert [reply.public_epochs for reply in stacked] == [reply.public_epochs for reply in alone]
     assert [reply.agreement for reply in stacked] == [reply.agreement for reply in alone]
+
+
+@pytest.mark.parametrize(("private", "public"), [(24, 40), (3, 400), (400, 3), (1, 1), (30, 2)])
+def test_every_batch_of_a_mixed_epoch_has_its_share_of_both_and_every_sample_is_in_one(
+    private: int, public: int
+) -> None:
+    parts = mixed_batches(private, public, 8, torch.Generator())
+    assert sorted(torch.cat(parts).tolist()) == list(range(private + public))
+    own = [int((part < private).sum()) for part in parts]
+    shared = [len(part) - count for part, count in zip(parts, own, strict=True)]
+    assert max(own) - min(own) <= 1
+    assert max(shared) - min(shared) <= 1
+    assert min(map(len, parts)) >= 2
+
+
+def test_a_mixed_stage_is_cross_entropy_with_labels_and_the_teacher_in_every_batch() -> None:
+    teacher = torch.softmax(torch.randn(40, CLASSES, generator=torch.Generator().manual_seed(3)), 1)
+    client = make_client(stages="mixed")
+    client.step(Request(1))
+    reply = client.step(Request(2, teacher_message(teacher)))
+    plain = make_client(stages="mixed")
+    plain.step(Request(1))
+    assert plain._live is not None
+    model, optimizer = plain._live.model.train(), plain._live.optimizer
+    generator = torch_generator(0, "order", "mixed", "0", 2)
+    torch.randint(2**62, (1,), generator=generator)
+    inputs = torch.cat([plain.private.inputs, PUBLIC.inputs])
+    targets = torch.cat([torch.eye(CLASSES)[plain.private.labels], teacher])
+    for _ in range(2):
+        for batch in mixed_batches(24, 40, 8, generator):
+            optimizer.zero_grad()
+            loss = -(targets[batch] * torch.log_softmax(model(inputs[batch]), 1)).sum(1).mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    assert torch.equal(predicted_classes(client, TEST.inputs), predicted_classes(plain, TEST.inputs))
+    agreed = predicted_classes(plain, PUBLIC.inputs) == teacher.argmax(1)
+    assert reply.agreement == float(agreed.double().mean())
+    assert (reply.public_epochs, "train" in reply.seconds) == (2, False)
+
+
+def test_a_mixed_stage_forgets_less_of_the_clients_own_classes() -> None:
+    two, mixed = (make_client(stages=stages, public_epochs=20) for stages in ("two", "mixed"))
+    wrong = torch.eye(CLASSES)[(PUBLIC.labels + 1) % CLASSES]
+    for client in (two, mixed):
+        distil(client, wrong)
+    own = TEST[torch.isin(TEST.labels, torch.tensor([0, 1]))]
+    right = [float((predicted_classes(c, own.inputs) == own.labels).double().mean()) for c in (two, mixed)]
+    assert right[0] < 0.1
+    assert right[1] > right[0] + 0.2
+
+
+def test_mixed_batches_are_refused_where_private_gradients_get_noise() -> None:
+    client = make_client(stages="mixed", privacy=PrivacyBudget(epsilon=5.0, delta=1e-3, rounds=3, simulated=True))
+    client.step(Request(1))
+    with pytest.raises(TrustmixError, match="mixed batches can be neither trained with DP-SGD nor augmented"):
+        client.step(Request(2, teacher_message(TRUTH)))

@@ -13,6 +13,7 @@ from trustmix.attacks.byzantine_engine import validate_attack
 from trustmix.data import DATASETS, Augment
 from trustmix.density import DENSITIES, RATIO
 from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing
+from trustmix.federation.training import Stages
 from trustmix.models import MODELS
 from trustmix.privacy import Mechanism
 from trustmix.registry import Registry
@@ -128,8 +129,19 @@ class TrainConfig(ConfigModel):
     public_epochs: int | Literal["auto"] = Field(
         1, description="epochs of distillation a round, E_pub; auto: until the agreement with the teacher rises no more"
     )
+    stages: Stages = Field(
+        "two", description="two: distil, then train; mixed: labels and teacher in the same batches, for public_epochs"
+    )
     augment: Augment = Field("none", description="crop or crop-flip: random crops and flips of private images")
     keep_optimizer: bool = Field(True, description="keep the optimiser's state over stages and rounds")
+
+    @model_validator(mode="after")
+    def _mixed(self) -> "TrainConfig":
+        if self.stages == "mixed" and self.augment != "none":
+            raise ValueError(
+                "augment changes private images alone, which stages = mixed has in one batch with public ones"
+            )
+        return self
 
     @field_validator("public_epochs", mode="before")
     @classmethod

@@ -129,13 +129,13 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
 def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
     """The training steps of all clients in all rounds, at most."""
     train, rounds = recipe.train, recipe.rounds
-    private = sum(math.ceil(len(c.private) / train.batch) for c in clients) * (
-        train.first_epochs + (rounds - 1) * train.epochs
-    )
+    private = sum(math.ceil(len(c.private) / train.batch) for c in clients)
+    public = len(clients) * math.ceil(len(clients[0].public.inputs) / train.batch)
     first, later = (clients[0].training.max_public_epochs(stages) for stages in (1, 2))
-    epochs = first + (rounds - 1) * later
-    public = len(clients) * math.ceil(len(clients[0].public.inputs) / train.batch) * epochs
-    return private + (public if exchanges else 0)
+    distilled = first + (rounds - 1) * later if exchanges else 0
+    if exchanges and train.stages == "mixed":
+        return private * train.first_epochs + (private + public) * distilled
+    return private * (train.first_epochs + (rounds - 1) * train.epochs) + public * distilled
 
 
 def _epsilon(clients: list[Client], rounds: int) -> tuple[float, float, float] | None:

@@ -174,6 +174,11 @@ class Recipe(ConfigModel):
                 f"wire.labels = {self.wire.labels} shows what privacy.mechanism = {self.privacy.mechanism} protects; "
                 "set goes with training, none with both"
             )
+        if self.train.stages == "mixed" and self.privacy.mechanism == "training":
+            raise ValueError(
+                "privacy.mechanism = training adds noise to gradients of private records, which "
+                "train.stages = mixed has in one batch with public ones; set train.stages = two"
+            )
         if self.wire.form != "scores":
             raise ValueError("[privacy] goes with wire.form = scores")
         if self.density.calibration != "holdout":

@@ -7,12 +7,13 @@ its density on calibration data and answers. If the step fails, the client is as
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import nn
+from torch.nn.functional import one_hot
 
 from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
@@ -31,6 +32,7 @@ from trustmix.federation.training import (
     accuracy,
     agreement_samples,
     evaluate,
+    mixed_batches,
     predict,
     train,
 )
@@ -218,17 +220,23 @@ class Client:
         seconds: dict[str, float] = {}
         tested: dict[str, float] = {}
         local_accuracy = payload = agreement = public_epochs = None
+        mixed = False
         if request.teacher is not None:
             lesson = self.apply_server_message(state, request.round, request.teacher)
             if lesson is not None:
-                public_epochs, agreement = yield from self._distil(lesson, seconds)
+                mixed = self.training.stages == "mixed"
+                job = self.mixed_job(request.round, lesson) if mixed else lesson
+                public_epochs, agreement = yield from self._distil(job, lesson, seconds)
         if request.round > 1 and self.test is not None:
             with _timed(seconds, "evaluate"):
                 tested = asdict(evaluate(state.model, self.test.inputs, self.test.labels, self.hardware))
         if request.train:
-            job = self.private_job(state, request.round)
-            yield job
-            seconds["train"] = job.seconds
+            if mixed:
+                self._count_stage(state)
+            else:
+                job = self.private_job(state, request.round)
+                yield job
+                seconds["train"] = job.seconds
             if self.test is not None:
                 with _timed(seconds, "evaluate"):
                     own = self._own_class_test(self.test)
@@ -275,10 +283,11 @@ class Client:
         return self.make_job(state, "public", round_, self.public.inputs, teacher, epochs, "none")
 
     def _distil(
-        self, lesson: TrainingJob, seconds: dict[str, float]
+        self, job: TrainingJob, lesson: TrainingJob, seconds: dict[str, float]
     ) -> Generator[TrainingJob, None, tuple[int | None, float | None]]:
-        """Learn the teacher: the epochs that it took, and the agreement; both None where predictions are a secret.
+        """Do a job that contains the lesson: the epochs that it took, and the agreement with the teacher.
 
+        Both are None where predictions are a secret.
         With public_epochs = "auto" every epoch is a job of its own, until `PATIENCE` of them have added little.
         """
         chosen = agreement_samples(len(lesson.inputs), torch_generator(self.seed, "agreement"))
@@ -286,10 +295,10 @@ class Client:
         inputs, classes = lesson.inputs[chosen], lesson.targets[chosen].argmax(1)
         agreement, highest, epochs, idle = 0.0, -1.0, 0, 0
         seconds["distil"] = 0.0
-        for job in lesson.split_epochs() if self.training.public_epochs == "auto" else [lesson]:
-            yield job
-            seconds["distil"] += job.seconds
-            epochs += job.epochs
+        for part in job.split_epochs() if self.training.public_epochs == "auto" else [job]:
+            yield part
+            seconds["distil"] += part.seconds
+            epochs += part.epochs
             with _timed(seconds, "evaluate"):
                 agreement = accuracy(lesson.model, inputs, classes, self.hardware)
             idle = idle + 1 if agreement < highest + MIN_RISE else 0
@@ -299,12 +308,31 @@ class Client:
         secret = self.privacy is not None and self.privacy.mechanism == "uploads"
         return (None, None) if secret else (epochs, agreement)
 
-    def private_job(self, state: ModelState, round_: int) -> TrainingJob:
-        """The job of learning from the client's own labels."""
+    def mixed_job(self, round_: int, lesson: TrainingJob) -> TrainingJob:
+        """The job of learning a lesson and the client's own labels in the same batches; an epoch is over both."""
+        if self.dp_sgd_params is not None or self.training.augment != "none":
+            raise TrustmixError("mixed batches can be neither trained with DP-SGD nor augmented; train in two stages")
+        own = one_hot(self.private.labels, self.public.classes).to(lesson.targets)
+        generator = torch_generator(self.seed, "order", "mixed", self.id, round_)
+        sizes = len(self.private), len(lesson.inputs), self.training.batch
+        return replace(
+            lesson,
+            inputs=torch.cat([self.private.inputs, lesson.inputs]),
+            targets=torch.cat([own, lesson.targets]),
+            seed=int(torch.randint(2**62, (1,), generator=generator)),
+            order=[batch for _ in range(lesson.epochs) for batch in mixed_batches(*sizes, generator)],
+        )
+
+    def _count_stage(self, state: ModelState) -> None:
+        """One more stage on private labels, if the promise of privacy has one left."""
         if self.privacy is not None and state.stages >= self.privacy.rounds:
             raise TrustmixError(f"its promise of privacy is for {self.privacy.rounds} rounds, and these are spent")
-        epochs = self.training.epochs if state.stages else self.training.first_epochs
         state.stages += 1
+
+    def private_job(self, state: ModelState, round_: int) -> TrainingJob:
+        """The job of learning from the client's own labels."""
+        epochs = self.training.epochs if state.stages else self.training.first_epochs
+        self._count_stage(state)
         private, augment = self.private, self.training.augment
         return self.make_job(
             state, "private", round_, private.inputs, private.labels, epochs, augment, self.dp_sgd_params

@@ -9,7 +9,7 @@ import time
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -27,6 +27,9 @@ MIN_RISE, PATIENCE = 0.01, 2
 """"auto" ends after so many epochs in a row that do not raise the highest agreement by so much."""
 
 
+Stages: TypeAlias = Literal["two", "mixed"]
+
+
 @dataclass(frozen=True)
 class Training:
     """How a client learns. `first_epochs` counts for its first private stage, `epochs` for all later ones."""
@@ -38,6 +41,8 @@ class Training:
     epochs: int = 1
     public_epochs: int | Literal["auto"] = 1
     """Epochs of distillation; "auto" goes on until the agreement with the teacher no longer rises."""
+    stages: Stages = "two"
+    """Distil and then train on private labels, or learn from both in the same batches, for `public_epochs`."""
     augment: Augment = "none"
     """Random crops and flips of private images, drawn anew in every epoch."""
     keep_optimizer: bool = True
@@ -180,6 +185,19 @@ def batches(
     if sizes is not None:
         parts = [parts[index] for index in torch.randperm(len(parts), generator=generator).tolist()]
     return iter(parts)
+
+
+def mixed_batches(private: int, public: int, size: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Indices of one epoch over private samples, which come first, and public ones; each batch has its share of both.
+
+    >>> batches = mixed_batches(6, 12, 9, torch.Generator())
+    >>> [(int((batch < 6).sum()), int((batch >= 6).sum())) for batch in batches]
+    [(3, 6), (3, 6)]
+    """
+    steps = max(1, (private + public) // size)
+    own = torch.tensor_split(torch.randperm(private, generator=generator), steps)
+    shared = torch.tensor_split(private + torch.randperm(public, generator=generator), steps)
+    return [torch.cat(both) for both in zip(own, shared, strict=True)]
 
 
 def token_lengths(inputs: torch.Tensor) -> torch.Tensor | None:

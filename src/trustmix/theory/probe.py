@@ -94,9 +94,10 @@ class TheoryProbe:
 
     def __post_init__(self) -> None:
         self.hardware = DeviceConfig(self.device)
-        if self.training.public_epochs == "auto":
+        if self.training.public_epochs == "auto" or self.training.stages == "mixed":
             raise TrustmixError(
-                "The theory is of a fixed number of steps; train.public_epochs is auto, and must be a number."
+                "The theory is of a fixed number of steps on the teacher alone; set train.public_epochs to a number "
+                "and train.stages to two."
             )
         if self.reference == "labels" and bool((self.public.labels < 0).any()):
             raise TrustmixError("The public labels are not all known; measure against the reference model instead.")
