@@ -162,3 +162,9 @@ def test_mixed_batches_need_a_teacher_and_labels_that_may_share_a_batch(other: s
     with pytest.raises(TrustmixError, match=sentence):
         Recipe.load("demo", ["train.stages=mixed", other])
     Recipe.load("demo", ["train.stages=mixed", "privacy.epsilon=50", "privacy.mechanism=uploads"])
+
+
+@pytest.mark.parametrize("other", ["density.calibration=private", "privacy.epsilon=8"])
+def test_a_temperature_is_fitted_on_held_out_samples_alone(other: str) -> None:
+    with pytest.raises(TrustmixError, match=r"train\.calibrate fits a temperature on held-out samples"):
+        Recipe.load("demo", ["train.calibrate=true", other])

@@ -20,6 +20,7 @@ from trustmix.federation.training import (
     agreement_samples,
     mixed_batches,
 )
+from trustmix.metrics import fit_temperature
 from trustmix.privacy import PrivacyBudget
 from trustmix.seeds import torch_generator
 from trustmix.wire import encode_teacher
@@ -217,3 +218,31 @@ def test_mixed_batches_are_refused_where_private_gradients_get_noise() -> None:
     client.step(Request(1))
     with pytest.raises(TrustmixError, match="mixed batches can be neither trained with DP-SGD nor augmented"):
         client.step(Request(2, teacher_message(TRUTH)))
+
+
+def test_a_calibrated_client_is_surer_or_less_sure_by_its_held_out_samples_and_uploads_the_same() -> None:
+    soft = 0.6 * TRUTH + 0.1
+    plain, calibrated = (make_client(calibrate=calibrate, public_epochs=20) for calibrate in (False, True))
+    for client in (plain, calibrated):
+        client.step(Request(1))
+    before, after = (client.step(Request(2, teacher_message(soft))) for client in (plain, calibrated))
+    assert (before.payload, before.accuracy, before.agreement) == (after.payload, after.accuracy, after.agreement)
+    assert before.ece is not None
+    assert after.ece is not None
+    assert after.ece < before.ece / 2
+    assert (after.nll or 0) < (before.nll or 0)
+
+
+def test_a_temperature_is_fitted_after_distilling_and_kept_with_the_state() -> None:
+    client = make_client(calibrate=True)
+    distil(client)
+    assert client._live is not None
+    with torch.no_grad():
+        logits = client._live.model.eval()(client.calibration.inputs)
+    assert client._live.temperature == fit_temperature(logits, client.calibration.labels) != 1
+    stored = client.store.load_before(3)
+    assert stored is not None
+    assert stored[1]["temperature"] == client._live.temperature
+    del stored[1]["temperature"]  # as in states of earlier versions
+    client._live = None
+    assert client._resume(3).temperature == 1

@@ -133,6 +133,10 @@ class TrainConfig(ConfigModel):
         "two", description="two: distil, then train; mixed: labels and teacher in the same batches, for public_epochs"
     )
     augment: Augment = Field("none", description="crop or crop-flip: random crops and flips of private images")
+    calibrate: bool = Field(
+        False,
+        description="fit a temperature on held-out samples after distilling, for the client's own predictions",
+    )
     keep_optimizer: bool = Field(True, description="keep the optimiser's state over stages and rounds")
 
     @model_validator(mode="after")

@@ -188,6 +188,15 @@ class Recipe(ConfigModel):
         return self
 
     @model_validator(mode="after")
+    def _calibrated(self) -> "Recipe":
+        if self.train.calibrate and not self.holds_out:
+            raise ValueError(
+                "train.calibrate fits a temperature on held-out samples: it needs density.calibration = holdout, and "
+                "no [privacy], under which no samples are held out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _attack(self) -> "Recipe":
         if self.attack.kind == "labels" and self.wire.labels == "none":
             raise ValueError("attack.kind = labels lies about label sets, which wire.labels = none does not share")

@@ -36,6 +36,7 @@ from trustmix.federation.training import (
     predict,
     train,
 )
+from trustmix.metrics import fit_temperature
 from trustmix.privacy import DPSGDParams, PrivacyBudget, select_confident_samples
 from trustmix.seeds import torch_generator
 from trustmix.wire import UPLOAD_ENCODERS
@@ -51,6 +52,8 @@ class ModelState:
     optimizer: torch.optim.Optimizer
     stages: int = 0
     """How many private stages the model has behind it."""
+    temperature: float = 1.0
+    """What its logits are divided by where it is evaluated and used, as fitted after the last distillation."""
 
 
 @dataclass
@@ -227,9 +230,9 @@ class Client:
                 mixed = self.training.stages == "mixed"
                 job = self.mixed_job(request.round, lesson) if mixed else lesson
                 public_epochs, agreement = yield from self._distil(job, lesson, seconds)
-        if request.round > 1 and self.test is not None:
+        if request.round > 1:
             with _timed(seconds, "evaluate"):
-                tested = asdict(evaluate(state.model, self.test.inputs, self.test.labels, self.hardware))
+                tested = self._evaluate(state)
         if request.train:
             if mixed:
                 self._count_stage(state)
@@ -250,6 +253,15 @@ class Client:
         spent = self.privacy_spent(state.stages) if request.train else {}
         known = {"local_accuracy": local_accuracy, "agreement": agreement, **tested, **spent}
         return Reply(self.id, request.round, payload, seconds=seconds, public_epochs=public_epochs, **known)
+
+    def _evaluate(self, state: ModelState) -> dict[str, float]:
+        """Fit the temperature, where that is wanted, and measure the predictions on all classes of the test set."""
+        if self.training.calibrate:
+            logits = predict(state.model, self.calibration.inputs, self.hardware)
+            state.temperature = fit_temperature(logits, self.calibration.labels)
+        if self.test is None:
+            return {}
+        return asdict(evaluate(state.model, self.test.inputs, self.test.labels, self.hardware, state.temperature))
 
     def privacy_spent(self, stages: int) -> dict[str, float]:
         """What so many private stages, and the last of them alone, cost of the promised privacy, if there is any."""
@@ -430,12 +442,13 @@ def _to_stored(state: ModelState) -> State:
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
     for index, entries in state.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in entries.items() if value is not None}
-    return tensors, {"stages": state.stages}
+    return tensors, {"stages": state.stages, "temperature": state.temperature}
 
 
 def _restore(state: ModelState, stored: State) -> None:
     tensors, facts = stored
     state.stages = int(facts["stages"])
+    state.temperature = float(facts.get("temperature", 1.0))  # states of earlier versions have none
     state.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     slots: dict[int, dict[str, Any]] = {}

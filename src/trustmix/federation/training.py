@@ -45,6 +45,8 @@ class Training:
     """Distil and then train on private labels, or learn from both in the same batches, for `public_epochs`."""
     augment: Augment = "none"
     """Random crops and flips of private images, drawn anew in every epoch."""
+    calibrate: bool = False
+    """Fit a temperature on held-out samples after distillation, for the client's own use of its model."""
     keep_optimizer: bool = True
     """Keep the optimiser's state over stages and rounds; otherwise every stage starts with a fresh one."""
 
@@ -255,10 +257,11 @@ def predict(model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig) -> t
 
 
 def evaluate(
-    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: DeviceConfig
+    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: DeviceConfig, temperature: float = 1.0
 ) -> ClassificationMetrics:
-    """What the model's predictions on labelled inputs are worth."""
-    return ClassificationMetrics.of(predict(model, inputs, hardware).to("cpu", torch.float64).softmax(1), labels.cpu())
+    """What the model's predictions on labelled inputs are worth, at that temperature."""
+    logits = predict(model, inputs, hardware).to("cpu", torch.float64)
+    return ClassificationMetrics.of((logits / temperature).softmax(1), labels.cpu())
 
 
 AGREEMENT_SAMPLES = 1000
