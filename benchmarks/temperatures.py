@@ -1,6 +1,6 @@
 """Where a temperature makes clients as sure as they are right: at their uploads, at the teacher, or at their own use.
 
-    python -m benchmarks.temperatures demo --rules uwa suwa holders --seeds 10 11 --at nowhere uploads teacher
+    python -m benchmarks.temperatures demo --rules uwa suwa trust --seeds 10 11 --at nowhere uploads teacher
 
 Each line is a run, measured in its last round on the test set, in per cent (NLL in nats), mean over clients. `ECE` and
 `NLL` are of the clients' models as they are, `fitted` with a temperature that each client fits on its held-out samples
@@ -23,7 +23,7 @@ from trustmix.metrics import fit_temperature
 from trustmix.wire import decode_upload, encode_teacher, encode_upload
 
 ENGINE = ["engine.mode=sequential", "engine.precision=float32", "engine.device=cpu"]
-RULES = {"holders": ["density.kind=ratio", "wire.labels=set"], "trust": ["wire.labels=set"]}
+RULES = {"trust": ["wire.labels=set"]}
 """Settings that a rule needs."""
 HEAD = "| recipe | rule | seed | temperature at | accuracy | ECE | fitted | NLL | fitted | teacher's ECE |"
 
@@ -82,7 +82,7 @@ def main() -> None:
     """Run all combinations and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
-    parser.add_argument("--rules", nargs="+", default=["uwa", "suwa", "holders"])
+    parser.add_argument("--rules", nargs="+", default=["uwa", "suwa", "trust"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--at", nargs="+", default=["nowhere"], choices=["nowhere", "uploads", "teacher"])
     parser.add_argument("--sharpen", type=float, default=0.7, help="the teacher's temperature")
