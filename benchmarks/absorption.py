@@ -20,7 +20,7 @@ from trustmix.federation.training import accuracy
 from trustmix.models import cnn
 
 ENGINE = ["engine.mode=sequential", "engine.precision=float32", "engine.device=cpu"]
-BATCH_NORM = "model={source='benchmarks.absorption:cnn_with_batch_norm', width=16, layers=3}"
+BATCH_NORM = "model={source='benchmarks.absorption:cnn_with_batch_norm', width=8, layers=3}"
 SETTINGS: dict[str, list[str]] = {
     **{f"two stages, {epochs}": [f"train.public_epochs={epochs}"] for epochs in ("1", "2", "5", "10", "auto")},
     **{f"mixed, {epochs}": ["train.stages=mixed", f"train.public_epochs={epochs}"] for epochs in ("5", "10")},
