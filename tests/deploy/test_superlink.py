@@ -48,6 +48,7 @@ def test_four_nodes_with_keys_get_the_numbers_of_one_machine_and_a_stranger_is_r
     assert [line["round"] for line in ours] == [1, 2]
     for mine, theirs in zip(ours, local.rounds, strict=True):
         assert mine["accuracy"] == pytest.approx(theirs.accuracy)
+        assert mine["agreement"] == pytest.approx(theirs.agreement)
         assert mine["local_accuracy"] == pytest.approx(theirs.local_accuracy)
         assert mine["teacher_accuracy"] == pytest.approx(theirs.teacher_accuracy)
         assert mine["bytes_up"] == theirs.bytes_up

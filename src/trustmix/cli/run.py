@@ -149,12 +149,14 @@ def plan_command(
     from trustmix.experiment.recipe import Recipe
 
     console = Console()
-    cost = estimate_cost(Recipe.load(recipe, overrides or []))
+    planned = Recipe.load(recipe, overrides or [])
+    cost = estimate_cost(planned)
     models = ", ".join(f"{count:,}" for count in cost.parameters)
     console.print(f"{cost.clients} clients, {cost.rounds} rounds, parameters: {models}", highlight=False)
     console.print(f"engine: {cost.engine}", soft_wrap=True, highlight=False)
     stages = f"{format_duration(cost.training_seconds)} training, {format_duration(cost.predicting_seconds)} predicting"
-    console.print(f"time: about {format_duration(cost.seconds)} ({stages})", highlight=False)
+    about = "up to" if planned.train.public_epochs == "auto" else "about"
+    console.print(f"time: {about} {format_duration(cost.seconds)} ({stages})", highlight=False)
     console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
     if cost.epsilon is not None:
         first, later, total = cost.epsilon

@@ -23,6 +23,7 @@ from trustmix.experiment.saved_models import STUDENT, load_model, read_inputs
 from trustmix.federation import DeviceConfig
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict as predict_logits
+from trustmix.models import WithTemperature
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> Pred
     model, inputs, recipe = load_model(folder, client), read_inputs(folder), Recipe.load(Path(folder) / "recipe.toml")
     samples = _samples(data, inputs, recipe.data)
     logits = predict_logits(model, samples.inputs, DeviceConfig())
-    return PredictionResult(logits, samples, inputs.classes, _trust(recipe, str(client), model, samples.inputs))
+    raw = model.model if isinstance(model, WithTemperature) else model  # densities are of logits as they were sent
+    return PredictionResult(logits, samples, inputs.classes, _trust(recipe, str(client), raw, samples.inputs))
 
 
 def _samples(data: str | Path, inputs: InputSpec, trained_on: DataConfig) -> Samples:

@@ -18,7 +18,7 @@ from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.config import ModelConfig
 from trustmix.experiment.recipe import Recipe
 from trustmix.federation import DiskStore
-from trustmix.models import ModelFactory
+from trustmix.models import ModelFactory, WithTemperature
 from trustmix.models.transformer import TextClassifier, save_for_transformers
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,8 @@ def load_model(folder: str | Path, client: int | str = 0) -> nn.Module:
     Returns
     -------
     torch.nn.Module
-        The model in evaluation mode; it takes raw inputs of the data set and returns logits.
+        The model in evaluation mode; it takes raw inputs of the data set and returns logits. With train.calibrate it is
+        a `WithTemperature`, whose logits are divided by the client's temperature.
 
     Raises
     ------
@@ -73,7 +74,9 @@ def load_model(folder: str | Path, client: int | str = 0) -> nn.Module:
         options["weights"] = str((models / str(client)).absolute())
     elif factory.name is not None and factory.name != "encoder":
         options.pop("weights", None)  # pretrained weights would be replaced
-    return _load_weights(replace(factory, options=options), file)
+    model = _load_weights(replace(factory, options=options), file)
+    temperature = float(storage.read_tensors(file)[1].get("temperature", 1.0))
+    return model if temperature == 1 else WithTemperature(model, temperature).eval()
 
 
 def read_inputs(folder: str | Path) -> InputSpec:
@@ -128,7 +131,7 @@ def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) ->
         if state is not None:
             model = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}
             file = models / f"{states.name}.safetensors"
-            storage.write_tensors(file, model)
+            storage.write_tensors(file, model, {"temperature": float(state[1].get("temperature", 1.0))})
             if inputs.is_text:
                 _save_text_model(
                     _load_weights(_factory(recipe, inputs, states.name), file), recipe, inputs, states.name, models

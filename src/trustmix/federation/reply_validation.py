@@ -43,6 +43,8 @@ def sanitize_reply(reply: Reply) -> Reply:
         local_accuracy=_within(reply.local_accuracy, 1),
         nll=_within(reply.nll, LARGEST),
         ece=_within(reply.ece, 1),
+        agreement=_within(reply.agreement, 1),
+        public_epochs=reply.public_epochs if _within(reply.public_epochs, LARGEST) else None,
         epsilon=_within(reply.epsilon, LARGEST),
         epsilon_round=_within(reply.epsilon_round, LARGEST),
         seconds=seconds,
