@@ -14,6 +14,10 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustmix[flower]'")
 
 import httpx
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import Metadata
+from flwr.proto.node_pb2 import Node
 from typer.testing import CliRunner
 
 from trustmix.cli import app
@@ -61,6 +65,14 @@ def test_requests_of_nodes_are_forwarded_and_all_others_are_not_found(keys: Path
     for path in REFUSED:
         assert post(keys, proxy + path) == 404, path
     assert post(keys, f"{proxy}/v1/fleet/push-object", b"x" * (MAX_BODY_BYTES + 1)) == 413
+
+
+def test_messages_in_another_nodes_name_are_refused(keys: Path, proxy: str) -> None:
+    for source, status in ((7, 503), (8, 403)):
+        message = ProtoMessage(metadata=Metadata(src_node_id=source))
+        request = PushMessagesRequest(node=Node(node_id=7), messages_list=[message])
+        assert post(keys, f"{proxy}/v1/fleet/push-messages", request.SerializeToString()) == status
+    assert post(keys, f"{proxy}/v1/fleet/push-messages", b"no protobuf") == 403
 
 
 def test_a_server_with_another_authoritys_certificate_is_refused(keys: Path, proxy: str, tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 The first message describes the run; the node replies with its client id. The second carries the public set and is sent
 only if the node lacks it. Handshakes go on while a round goes on, so no round waits for a node that joins late.
+
+A client id belongs to the key that it first joined with. The file of the clients keeps the key's fingerprint, so that a
+restarted server knows it.
 """
 
+import hashlib
 import logging
 import math
 import time
@@ -16,12 +20,14 @@ from flwr.serverapp import Grid
 from trustmix import storage
 from trustmix.deploy.records import MAX_REASON, error_reason, pack_record, unpack_record
 from trustmix.deploy.run_info import RunInfo
-from trustmix.errors import TrustmixError
+from trustmix.errors import StorageError, TrustmixError
 
 log = logging.getLogger(__name__)
 
 NODE_POLL_INTERVAL = 2.0
 """Seconds between two queries for the connected nodes."""
+SUPERLINK = 1
+"""The node id of Flower's SuperLink itself."""
 UNKNOWN_RUN = "it does not know this run"
 """The failure of a client whose folder was lost; its node gets another handshake."""
 
@@ -32,6 +38,8 @@ class _Node:
 
     name: str
     """The client id for which the node's key is registered; "" without keys."""
+    key: str
+    """The fingerprint of the registered key; "" without keys."""
     activated_at: str
 
 
@@ -57,17 +65,20 @@ class Membership:
     public_set : bytes
         The public set as a message of `wire`.
     file : Path
-        The JSON file that lists all clients that ever joined; a resumed run reads it.
+        The JSON file with all clients that ever joined and the fingerprints of their keys; a resumed run reads it.
+    has_keys : bool
+        Whether every node has a registered key. A node without one is then refused.
     """
 
     grid: Grid
     run_info: RunInfo
     public_set: bytes
     file: Path
-    clients: list[str] = field(default_factory=list, init=False)
-    """All clients that ever joined, connected or not, in a fixed order."""
+    has_keys: bool = False
     handshakes: dict[str, _Handshake] = field(default_factory=dict, init=False)
     """Messages to nodes that are joining, by message id."""
+    _keys: dict[str, str] = field(default_factory=dict, init=False)
+    """The fingerprint of the key of each client that ever joined; "" for one that joined without a key."""
     _nodes: dict[int, _Node] = field(default_factory=dict, init=False)
     _node_of: dict[str, int] = field(default_factory=dict, init=False)
     _contacted: dict[int, str] = field(default_factory=dict, init=False)
@@ -76,7 +87,12 @@ class Membership:
 
     def __post_init__(self) -> None:
         if self.file.exists():
-            self.clients = list(storage.read_json(self.file))
+            self._keys = _parse_clients(storage.read_json(self.file), self.file)
+
+    @property
+    def clients(self) -> list[str]:
+        """All clients that ever joined, connected or not, in a fixed order."""
+        return sorted(self._keys, key=client_sort_key)
 
     @property
     def connected(self) -> set[str]:
@@ -99,12 +115,29 @@ class Membership:
         node = self._nodes.get(self._node_of.get(client, 0))
         return "" if node is None else node.activated_at
 
+    def node_of(self, client: str) -> int:
+        """The id of the node of a client that has joined.
+
+        Parameters
+        ----------
+        client : str
+            The client id.
+
+        Returns
+        -------
+        int
+        """
+        return self._node_of[client]
+
     def poll_nodes(self) -> None:
         """Query the connected nodes, and begin a handshake with those that are new."""
         if time.monotonic() - self._last_poll < NODE_POLL_INTERVAL:
             return
         self._last_poll = time.monotonic()
-        self._nodes = {node.node_id: _Node(node.name, node.last_activated_at) for node in self.grid.get_nodes()}
+        self._nodes = {
+            node.node_id: _Node(node.name, _fingerprint(node.public_key) if node.name else "", node.last_activated_at)
+            for node in self.grid.get_nodes()
+        }
         joined = set(self._node_of.values())
         for node, info in self._nodes.items():
             if node not in joined and self._contacted.get(node) != info.activated_at:
@@ -120,6 +153,7 @@ class Membership:
         """
         handshake = self.handshakes.pop(message.metadata.reply_to_message_id)
         try:
+            validate_source(message, handshake.node)
             self._continue_handshake(handshake, message)
         except TrustmixError as error:
             log.info("a node cannot join: %s", error)
@@ -192,18 +226,65 @@ class Membership:
         return message_ids[0] if message_ids and message_ids[0] else None
 
     def _validate_identity(self, client: str, node: int) -> None:
-        """Refuse a client id other than that of the node's key; without keys, any valid id is accepted."""
+        """Refuse a client id that is not that of the node's key; without keys, any valid id is accepted."""
         validate_client_id(client)
-        name = self._nodes[node].name if node in self._nodes else ""
-        if name and name != client:
-            raise TrustmixError(f'it claims to be client "{client}", but its key is registered for client "{name}"')
+        info = self._nodes.get(node)
+        if info is None:
+            self._contacted.pop(node, None)  # when it is connected again it gets another handshake
+            raise TrustmixError("it was not connected any more when its answer came, so its key is not known")
+        if self.has_keys and not info.name:
+            raise TrustmixError(f'it claims to be client "{client}", but no client is registered for its key')
+        if info.name and info.name != client:
+            raise TrustmixError(
+                f'it claims to be client "{client}", but its key is registered for client "{info.name}"'
+            )
+        known = self._keys.get(client, "")
+        if known and known != info.key:
+            raise TrustmixError(
+                f'client "{client}" has joined this run with another key; if the key was replaced on purpose, remove '
+                f"the client from {self.file} and start the server again"
+            )
 
     def _add_client(self, client: str, node: int) -> None:
         self._node_of[client] = node
-        log.info("client %s %s", client, "is back" if client in self.clients else "has joined")
-        if client not in self.clients:
-            self.clients = sorted([*self.clients, client], key=client_sort_key)
-            storage.write_json(self.file, self.clients)
+        log.info("client %s %s", client, "is back" if client in self._keys else "has joined")
+        key = self._nodes[node].key
+        if self._keys.get(client) != key:
+            self._keys[client] = key
+            storage.write_json(self.file, {name: self._keys[name] for name in self.clients})
+
+
+def validate_source(message: Message, node: int) -> None:
+    """Refuse a reply that does not come from the node that was sent the request.
+
+    Parameters
+    ----------
+    message : Message
+        A reply. One that the SuperLink makes, as for a node that is gone, has an error and no content.
+    node : int
+        The id of the node that was sent the request.
+
+    Raises
+    ------
+    TrustmixError
+        If the reply comes from another node.
+    """
+    source = message.metadata.src_node_id
+    if source != node and not (message.has_error() and source == SUPERLINK):
+        raise TrustmixError(f"the reply came from node {source}, the request went to node {node}")
+
+
+def _fingerprint(public_key: bytes) -> str:
+    return hashlib.sha256(public_key).hexdigest()
+
+
+def _parse_clients(found: object, file: Path) -> dict[str, str]:
+    """The clients and the fingerprints of their keys; a list of an earlier version has no fingerprints."""
+    if isinstance(found, list) and all(isinstance(client, str) for client in found):
+        return dict.fromkeys(found, "")
+    if isinstance(found, dict) and all(isinstance(key, str) for key in found.values()):
+        return found
+    raise StorageError(f"{file} is not the list of a run's clients; restore it or start the run anew.")
 
 
 def client_sort_key(client: str) -> tuple[bool, int, str]:

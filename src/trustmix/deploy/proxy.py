@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trustmix.deploy.keys import ServerKeys
+from trustmix.deploy.superlink import sends_own_messages
 from trustmix.errors import TrustmixError
 
 NODE_ROUTES = (
@@ -140,8 +141,8 @@ class Proxy:
         Returns
         -------
         Response
-            The SuperLink's response, 404 for a request that nodes do not send, 413 for one that is too large, or 503
-            while the SuperLink is not ready.
+            The SuperLink's response, 404 for a request that nodes do not send, 413 for one that is too large, 403 for
+            messages in another node's name, or 503 while the SuperLink is not ready.
         """
         action = request.path_params["action"]
         if action not in self._routes:
@@ -151,6 +152,8 @@ class Proxy:
             body += part
             if len(body) > MAX_BODY_BYTES:
                 return Response(status_code=413)
+        if action == "push-messages" and not sends_own_messages(bytes(body)):
+            return Response(status_code=403)
         if self._client is None:
             self._client = httpx.AsyncClient(verify=self._verify, timeout=UPSTREAM_TIMEOUT)
         headers = {key: value for key, value in request.headers.items() if key not in ("host", "content-length")}

@@ -101,7 +101,7 @@ def serve(
             try:
                 with open_run(link) as grid:
                     ready.set()
-                    return run_server(setup, grid, nodes=nodes)
+                    return run_server(setup, grid, nodes=nodes, has_keys=keys is not None)
             except SuperLinkUnavailable as error:
                 ready.clear()
                 log.info("%s; starting it again", error)
@@ -163,7 +163,7 @@ def prepare_server(recipe: Recipe, out: Path) -> ServerSetup:
     return ServerSetup(recipe, directory, data, samples, Public(samples.inputs, data.classes))
 
 
-def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None) -> History:
+def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None, has_keys: bool = False) -> History:
     """Run all rounds with the clients behind a grid, into the run directory.
 
     Parameters
@@ -174,6 +174,8 @@ def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None) -> H
         The connection to the nodes.
     nodes : int, optional
         Clients to wait for before the first round; by default the recipe's number of clients.
+    has_keys : bool
+        Whether every node has a registered key. A node without one is then refused.
 
     Returns
     -------
@@ -183,7 +185,7 @@ def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None) -> H
     with directory.begin(recipe, overwrite=False):
         folder = directory.path / "checkpoint"
         (folder / "clients").mkdir(parents=True, exist_ok=True)
-        flower = _flower_engine(setup, grid, folder, nodes or recipe.clients)
+        flower = _flower_engine(setup, grid, folder, nodes or recipe.clients, has_keys=has_keys)
         engine: Engine = flower
         if recipe.faults.crash or recipe.faults.late:
             engine = FaultInjectionEngine(flower, recipe.faults.crash, recipe.faults.late, recipe.seed)
@@ -199,10 +201,11 @@ def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None) -> H
     return history
 
 
-def _flower_engine(setup: ServerSetup, grid: Grid, folder: Path, clients: int) -> FlowerEngine:
+def _flower_engine(setup: ServerSetup, grid: Grid, folder: Path, clients: int, *, has_keys: bool) -> FlowerEngine:
     """The engine for the nodes behind a grid."""
     run_info = _run_info(setup, _run_id(folder / "run.json"))
-    membership = Membership(grid, run_info, encode_public_set(setup.public.inputs), folder / "nodes.json")
+    public_set = encode_public_set(setup.public.inputs)
+    membership = Membership(grid, run_info, public_set, folder / "nodes.json", has_keys)
     participation = setup.recipe.participation
     return FlowerEngine(membership, clients, participation.quorum, participation.deadline)
 

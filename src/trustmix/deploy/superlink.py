@@ -22,7 +22,7 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import SubStatus
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PushMessagesRequest
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -48,6 +48,7 @@ from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
+from google.protobuf.message import DecodeError
 
 from trustmix import storage
 from trustmix.deploy.flower_processes import SuperLink, SuperNode, wait_until_ready
@@ -213,6 +214,27 @@ def _register_nodes(control: ControlHttpClient, link: SuperLink) -> None:
         if not isinstance(key, EllipticCurvePublicKey):
             raise TrustmixError(f"The public key of node {name} is of another kind than `trustmix keys` makes.")
         control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
+
+
+def sends_own_messages(body: bytes) -> bool:
+    """Whether a node pushes messages of its own: the SuperLink authenticates the node, not the source of its messages.
+
+    Parameters
+    ----------
+    body : bytes
+        The body of a request `push-messages`.
+
+    Returns
+    -------
+    bool
+        False too if the body is not such a request.
+    """
+    request = PushMessagesRequest()
+    try:
+        request.ParseFromString(body)
+    except DecodeError:
+        return False
+    return all(message.metadata.src_node_id == request.node.node_id for message in request.messages_list)
 
 
 def handle_next_message(supernode: SuperNode, handler: MessageHandler) -> bool:
