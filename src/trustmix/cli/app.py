@@ -59,7 +59,7 @@ def handle_errors(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except TrustmixError as error:
-            typer.echo(f"Error: {' '.join(str(error).split())}", err=True)  # what it quotes may have lines of its own
+            typer.echo(f"Error: {printable(' '.join(str(error).split()))}", err=True)  # it may quote lines of others
             raise typer.Exit(2) from error
         except KeyboardInterrupt as stop:
             typer.echo(f"Stopped.{HINTS.get(command.__name__, '')}", err=True)
@@ -76,6 +76,45 @@ Overrides = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
+def make_console(*, quiet: bool = False) -> "Console":
+    """Make a console that prints texts as they are: brackets and colons in them are no markup and no emoji.
+
+    Parameters
+    ----------
+    quiet
+        Whether the console prints nothing.
+
+    Returns
+    -------
+    Console
+        The console of the standard output.
+    """
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, quiet=quiet)
+
+
+def printable(text: str) -> str:
+    r"""Replace characters that would control a terminal: what is printed may quote another party.
+
+    Parameters
+    ----------
+    text
+        Any text.
+
+    Returns
+    -------
+    str
+        The text with a question mark in place of each such character; line breaks stay.
+
+    Examples
+    --------
+    >>> printable("north: \x1b[2J[/x]")
+    'north: ?[2J[/x]'
+    """
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
+
+
 @contextmanager
 def log_to_console(console: "Console") -> Iterator[None]:
     """Print the log of the package, such as how the engine runs clients.
@@ -86,7 +125,12 @@ def log_to_console(console: "Console") -> Iterator[None]:
         The console that the records are printed to.
     """
     handler = logging.Handler()
-    handler.emit = lambda record: console.print(record.getMessage(), soft_wrap=True, highlight=False)  # type: ignore[method-assign]
+
+    def emit(record: logging.LogRecord) -> None:
+        text = printable(record.getMessage())
+        console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    handler.emit = emit  # type: ignore[method-assign]
     logger = logging.getLogger("trustmix")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

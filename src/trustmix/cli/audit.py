@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import app, handle_errors
+from trustmix.cli.app import app, handle_errors, make_console
 
 
 @app.command("audit")
@@ -15,7 +15,6 @@ def audit_command(folders: Annotated[list[Path], typer.Argument(help="One or sev
 
     Example: trustmix audit runs/digits runs/digits-private
     """
-    from rich.console import Console
     from rich.table import Table
 
     from trustmix.experiment.audit import audit
@@ -32,6 +31,6 @@ def audit_command(folders: Annotated[list[Path], typer.Argument(help="One or sev
             interval = f"{result.low:.3f} to {result.high:.3f}"
             table.add_row(*run, result.attack, f"{result.auc:.3f}", interval, f"{100 * result.tpr:.1f} %")
             run = ["", "", ""]
-    console = Console()
+    console = make_console()
     console.print(table)
     console.print("AUC 0.5 and 1 % caught are guessing; AUC 1 knows every member.", highlight=False)

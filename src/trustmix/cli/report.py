@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import app, handle_errors
+from trustmix.cli.app import app, handle_errors, make_console
 from trustmix.errors import TrustmixError
 
 
@@ -46,14 +46,12 @@ def theory_command(
 
     Example: trustmix theory runs/suwa0 runs/suwa1 runs/suwa2 --out theory.html
     """
-    from rich.console import Console
-
     from trustmix.experiment.theory import analyze_runs
     from trustmix.report.theory_page import write_theory_page
 
     if reference not in (None, "model", "labels"):
         raise TrustmixError(f'--reference is "{reference}"; it must be model or labels.')
-    findings, console = analyze_runs(folders, reference), Console()
+    findings, console = analyze_runs(folders, reference), make_console()
     console.print(findings.table())
     console.print(findings.verdict(), soft_wrap=True, highlight=False)
     console.print(f"Page: {write_theory_page(findings, out)}", soft_wrap=True, highlight=False)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import Out, Overrides, Quiet, RecipeName, app, handle_errors, log_to_console
+from trustmix.cli.app import Out, Overrides, Quiet, RecipeName, app, handle_errors, log_to_console, make_console
 
 
 @app.command("demo")
@@ -22,8 +22,6 @@ def demo_command(
 
     Example: trustmix demo
     """
-    from rich.console import Console
-
     from trustmix.cli.progress import comparison_table, run_display
     from trustmix.experiment.demo import demo, verdict
     from trustmix.experiment.recipe import Recipe
@@ -31,7 +29,7 @@ def demo_command(
     from trustmix.report import load_study, write_report
 
     recipe = Recipe.load("demo", [f"seed={seed}"])
-    console = Console()
+    console = make_console()
     console.print(
         f"{recipe.clients} clients, {recipe.split.classes_per_client} digit classes each, {recipe.rounds} rounds"
     )
@@ -56,8 +54,6 @@ def run_command(
 
     Example: trustmix run fashion --set split.classes_per_client=3 --set rule=avg --out runs/avg3
     """
-    from rich.console import Console
-
     from trustmix.cli.progress import comparison_table, run_display
     from trustmix.experiment.recipe import Recipe
     from trustmix.experiment.run import run
@@ -66,7 +62,7 @@ def run_command(
     changes = overrides or []
     loaded = Recipe.load(recipe, changes)
     folder = out or Path("runs") / _default_name(recipe, changes)
-    console = Console(quiet=quiet)
+    console = make_console(quiet=quiet)
     with run_display(console) as callbacks, log_to_console(console):
         history = run(loaded, out=folder, resume=resume, overwrite=overwrite, callbacks=callbacks)
     page = write_report(load_study([folder]), folder / "report.html")
@@ -96,15 +92,13 @@ def sweep_command(
 
     Example: trustmix sweep digits --over rule=avg,uwa,suwa --over split.classes_per_client=2,3,5 --seeds 3
     """
-    from rich.console import Console
-
     from trustmix.cli.progress import sweep_display
     from trustmix.sweeps.sweep import parse_over, parse_seeds, sweep
     from trustmix.sweeps.table_formats import to_markdown, to_rich_table
 
     swept, changes = parse_over(over), overrides or []
     folder = out or Path("sweeps") / _default_name(recipe, [*swept, *changes])
-    console = Console(quiet=quiet)
+    console = make_console(quiet=quiet)
     with sweep_display(console) as show_progress:
         result = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, show_progress)
     if console.is_terminal:
@@ -141,14 +135,13 @@ def plan_command(
 
     Example: trustmix plan fashion --set rounds=50
     """
-    from rich.console import Console
     from rich.table import Column, Table
 
     from trustmix.cli.progress import format_bytes, format_duration
     from trustmix.experiment.estimate import estimate_cost
     from trustmix.experiment.recipe import Recipe
 
-    console = Console()
+    console = make_console()
     cost = estimate_cost(Recipe.load(recipe, overrides or []))
     models = ", ".join(f"{count:,}" for count in cost.parameters)
     console.print(f"{cost.clients} clients, {cost.rounds} rounds, parameters: {models}", highlight=False)

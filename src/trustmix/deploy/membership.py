@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 NODE_POLL_INTERVAL = 2.0
 """Seconds between two queries for the connected nodes."""
+MAX_ID = 64
+"""Characters of the longest client id."""
 SUPERLINK = 1
 """The node id of Flower's SuperLink itself."""
 UNKNOWN_RUN = "it does not know this run"
@@ -331,6 +333,8 @@ def validate_client_id(client: str) -> str:
     'north-2'
     """
     plain = client.replace("-", "").replace("_", "").replace(".", "")
-    if not (plain.isascii() and plain.isalnum() and client[0].isalnum() and len(client) <= 64):
-        raise TrustmixError(f'"{client[:80]}" is no client id; use letters, digits, ".", "-" and "_", at most 64.')
+    if not (plain.isascii() and plain.isalnum() and client[0].isalnum() and len(client) <= MAX_ID):
+        raise TrustmixError(
+            f'"{client[:80]}" is no client id; use letters, digits, ".", "-" and "_", at most {MAX_ID}.'
+        )
     return client

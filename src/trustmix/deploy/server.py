@@ -13,10 +13,11 @@ from trustmix.data.tabular import feature_names
 from trustmix.deploy.flower_engine import FlowerEngine
 from trustmix.deploy.flower_processes import SuperLink
 from trustmix.deploy.keys import ServerKeys
-from trustmix.deploy.membership import Membership
+from trustmix.deploy.membership import MAX_ID, Membership
 from trustmix.deploy.proxy import run_proxy
+from trustmix.deploy.run_grid import SuperLinkUnavailable
 from trustmix.deploy.run_info import RunInfo
-from trustmix.deploy.superlink import SuperLinkUnavailable, open_run
+from trustmix.deploy.superlink import open_run
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_client, build_server, build_student, client_model_factory
@@ -31,6 +32,10 @@ log = logging.getLogger(__name__)
 
 RECONNECT_GRACE = 30.0
 """Seconds that a resumed run without a deadline waits for clients beyond its quorum."""
+FIGURES_BYTES = 2**20
+"""More bytes than a reply has beside its upload."""
+MAX_WEIGHT_SETS = 3
+"""More than the sets of weights in one upload; SCAFFOLD has two."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ def serve(
         log.info("nodes may join at %s:%d", host, port)
         while True:
             try:
-                with open_run(link) as grid:
+                with open_run(link, max_reply_bytes(setup)) as grid:
                     ready.set()
                     return run_server(setup, grid, nodes=nodes, has_keys=keys is not None)
             except SuperLinkUnavailable as error:
@@ -161,6 +166,27 @@ def prepare_server(recipe: Recipe, out: Path) -> ServerSetup:
     validate_augmentation(recipe, data)
     samples = load_public(recipe, data)
     return ServerSetup(recipe, directory, data, samples, Public(samples.inputs, data.classes))
+
+
+def max_reply_bytes(setup: ServerSetup) -> int:
+    """The size of the largest reply that a client of a run can have.
+
+    Parameters
+    ----------
+    setup : ServerSetup
+        The result of `prepare_server`.
+
+    Returns
+    -------
+    int
+        Of the largest upload, and of the figures beside it.
+    """
+    recipe = setup.recipe
+    if recipe.method.exchanges == "predictions":
+        return setup.public.header("x" * MAX_ID, 1).limit + FIGURES_BYTES
+    model = client_model_factory(recipe, setup.data, recipe.models[0], "server")()
+    weights: int = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    return MAX_WEIGHT_SETS * weights + FIGURES_BYTES
 
 
 def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None, has_keys: bool = False) -> History:
