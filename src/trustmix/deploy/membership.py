@@ -18,7 +18,9 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from trustmix import storage
+from trustmix.deploy.quota import UploadQuota
 from trustmix.deploy.records import MAX_REASON, error_reason, pack_record, unpack_record
+from trustmix.deploy.run_grid import MAX_REPLY_BYTES
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import StorageError, TrustmixError
 
@@ -26,6 +28,10 @@ log = logging.getLogger(__name__)
 
 NODE_POLL_INTERVAL = 2.0
 """Seconds between two queries for the connected nodes."""
+MAX_HANDSHAKE_BYTES = 2**20
+"""More bytes than a node's answer in a handshake has."""
+ATTEMPTS = 2
+"""Times that a node may send its answer: a connection that is lost costs one."""
 MAX_ID = 64
 """Characters of the longest client id."""
 SUPERLINK = 1
@@ -70,6 +76,10 @@ class Membership:
         The JSON file with all clients that ever joined and the fingerprints of their keys; a resumed run reads it.
     has_keys : bool
         Whether every node has a registered key. A node without one is then refused.
+    quota : UploadQuota
+        Gets the bytes that a node needs for its answer to each message.
+    max_reply_bytes : int
+        The size of the largest reply to a request of a round.
     """
 
     grid: Grid
@@ -77,6 +87,8 @@ class Membership:
     public_set: bytes
     file: Path
     has_keys: bool = False
+    quota: UploadQuota = field(default_factory=UploadQuota)
+    max_reply_bytes: int = MAX_REPLY_BYTES
     handshakes: dict[str, _Handshake] = field(default_factory=dict, init=False)
     """Messages to nodes that are joining, by message id."""
     _keys: dict[str, str] = field(default_factory=dict, init=False)
@@ -223,6 +235,8 @@ class Membership:
             self.handshakes[message_id] = handshake
 
     def _send(self, node: int, content: RecordDict, kind: str, group: str, ttl: float | None = None) -> str | None:
+        size = self.max_reply_bytes if kind == "train" else MAX_HANDSHAKE_BYTES
+        self.quota.grant(self._nodes[node].name if node in self._nodes else "", ATTEMPTS * size)
         message = Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=ttl)
         message_ids = list(self.grid.push_messages([message]))
         return message_ids[0] if message_ids and message_ids[0] else None

@@ -15,6 +15,7 @@ from trustmix.deploy.flower_processes import SuperLink
 from trustmix.deploy.keys import ServerKeys
 from trustmix.deploy.membership import MAX_ID, Membership
 from trustmix.deploy.proxy import run_proxy
+from trustmix.deploy.quota import UploadQuota
 from trustmix.deploy.run_grid import SuperLinkUnavailable
 from trustmix.deploy.run_info import RunInfo
 from trustmix.deploy.superlink import open_run
@@ -99,14 +100,14 @@ def serve(
     setup = prepare_server(recipe, out)
     if setup.run_directory.finished:
         return History(setup.run_directory.rounds())
-    link = SuperLink(out.with_name(out.name + ".flower"), keys)
-    with run_proxy(host, port, link.address, keys) as ready:
+    link, quota = SuperLink(out.with_name(out.name + ".flower"), keys), UploadQuota()
+    with run_proxy(host, port, link.address, keys, quota) as ready:
         log.info("nodes may join at %s:%d", host, port)
         while True:
             try:
                 with open_run(link, max_reply_bytes(setup)) as grid:
                     ready.set()
-                    return run_server(setup, grid, nodes=nodes, has_keys=keys is not None)
+                    return run_server(setup, grid, nodes=nodes, has_keys=keys is not None, quota=quota)
             except SuperLinkUnavailable as error:
                 ready.clear()
                 log.info("%s; starting it again", error)
@@ -189,7 +190,14 @@ def max_reply_bytes(setup: ServerSetup) -> int:
     return MAX_WEIGHT_SETS * weights + FIGURES_BYTES
 
 
-def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None, has_keys: bool = False) -> History:
+def run_server(
+    setup: ServerSetup,
+    grid: Grid,
+    *,
+    nodes: int | None = None,
+    has_keys: bool = False,
+    quota: UploadQuota | None = None,
+) -> History:
     """Run all rounds with the clients behind a grid, into the run directory.
 
     Parameters
@@ -202,6 +210,8 @@ def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None, has_
         Clients to wait for before the first round; by default the recipe's number of clients.
     has_keys : bool
         Whether every node has a registered key. A node without one is then refused.
+    quota : UploadQuota, optional
+        Gets the bytes that each node needs for its answers, for a proxy that counts them.
 
     Returns
     -------
@@ -211,13 +221,18 @@ def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None, has_
     with directory.begin(recipe, overwrite=False):
         folder = directory.path / "checkpoint"
         (folder / "clients").mkdir(parents=True, exist_ok=True)
-        flower = _flower_engine(setup, grid, folder, nodes or recipe.clients, has_keys=has_keys)
+        public_set, nodes_file = encode_public_set(setup.public.inputs), folder / "nodes.json"
+        run_info = _run_info(setup, _run_id(folder / "run.json"))
+        limit, quota = max_reply_bytes(setup), quota or UploadQuota()
+        membership = Membership(grid, run_info, public_set, nodes_file, has_keys, quota, limit)
+        participation = recipe.participation
+        flower = FlowerEngine(membership, nodes or recipe.clients, participation.quorum, participation.deadline)
         engine: Engine = flower
         if recipe.faults.crash or recipe.faults.late:
             engine = FaultInjectionEngine(flower, recipe.faults.crash, recipe.faults.late, recipe.seed)
         student = _build_student(setup, folder / "clients")
         federation = build_server(recipe, engine, setup.public, setup.public_samples.labels, {}, student)
-        grace = recipe.participation.deadline or RECONNECT_GRACE
+        grace = participation.deadline or RECONNECT_GRACE
         flower.wait_for_clients(grace, resumed=directory.checkpoint.load().exchange > 0)
         for line in federation.iter_rounds(recipe.rounds, checkpoint=directory.checkpoint):
             directory.append(line)
@@ -225,15 +240,6 @@ def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None, has_
         history = History(directory.rounds())
         directory.finish(history, recipe.method)
     return history
-
-
-def _flower_engine(setup: ServerSetup, grid: Grid, folder: Path, clients: int, *, has_keys: bool) -> FlowerEngine:
-    """The engine for the nodes behind a grid."""
-    run_info = _run_info(setup, _run_id(folder / "run.json"))
-    public_set = encode_public_set(setup.public.inputs)
-    membership = Membership(grid, run_info, public_set, folder / "nodes.json", has_keys)
-    participation = setup.recipe.participation
-    return FlowerEngine(membership, clients, participation.quorum, participation.deadline)
 
 
 def _run_info(setup: ServerSetup, run: str) -> RunInfo:

@@ -15,13 +15,13 @@ from importlib import resources
 from pathlib import Path
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import SubStatus
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullTaskInputRequest,
@@ -44,12 +44,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
-from google.protobuf.message import DecodeError
 
 from trustmix import storage
 from trustmix.deploy.flower_processes import SuperLink, SuperNode, wait_until_ready
 from trustmix.deploy.keys import NodeKeys
 from trustmix.deploy.message_handler import MessageHandler
+from trustmix.deploy.node_auth import parse_public_key
 from trustmix.deploy.run_grid import MAX_REPLY_BYTES, RunGrid, superlink_errors
 from trustmix.errors import TrustmixError
 
@@ -163,31 +163,8 @@ def _is_reachable(control: ControlHttpClient) -> bool:
 def _register_nodes(control: ControlHttpClient, link: SuperLink) -> None:
     """Register the nodes' public keys, each under the node's client id."""
     for name, text in (link.keys.node_public_keys() if link.keys else {}).items():
-        key = load_ssh_public_key(text)
-        if not isinstance(key, EllipticCurvePublicKey):
-            raise TrustmixError(f"The public key of node {name} is of another kind than `trustmix keys` makes.")
-        control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
-
-
-def sends_own_messages(body: bytes) -> bool:
-    """Whether a node pushes messages of its own: the SuperLink authenticates the node, not the source of its messages.
-
-    Parameters
-    ----------
-    body : bytes
-        The body of a request `push-messages`.
-
-    Returns
-    -------
-    bool
-        False too if the body is not such a request.
-    """
-    request = PushMessagesRequest()
-    try:
-        request.ParseFromString(body)
-    except DecodeError:
-        return False
-    return all(message.metadata.src_node_id == request.node.node_id for message in request.messages_list)
+        key = public_key_to_bytes(parse_public_key(name, text))
+        control.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
 
 def handle_next_message(supernode: SuperNode, handler: MessageHandler) -> bool:
