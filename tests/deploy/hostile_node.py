@@ -24,6 +24,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -50,7 +51,10 @@ class HostileNode:
         folder = NodeKeys(keys)
         key = load_ssh_private_key(folder.private_key.read_bytes(), None)
         assert isinstance(key, EllipticCurvePrivateKey)
-        interceptors = [RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(key, key.public_key())]
+        interceptors: list[ProtobufClientInterceptor] = [
+            RuntimeVersionHttpInterceptor("SuperNode"),
+            NodeAuthHttpInterceptor(key, key.public_key()),
+        ]
         self.client = FleetHttpClient.from_server_address(
             server, False, folder.ca_certificate.read_bytes(), interceptors
         )

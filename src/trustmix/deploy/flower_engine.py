@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from trustmix.deploy.membership import UNKNOWN_RUN, Membership, client_sort_key, validate_source
+from trustmix.deploy.membership import Membership, client_sort_key, validate_source
 from trustmix.deploy.records import pack_request, parse_reply
+from trustmix.deploy.refusal import UNKNOWN_RUN
 from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
 

@@ -36,8 +36,6 @@ MAX_ID = 64
 """Characters of the longest client id."""
 SUPERLINK = 1
 """The node id of Flower's SuperLink itself."""
-UNKNOWN_RUN = "it does not know this run"
-"""The failure of a client whose folder was lost; its node gets another handshake."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,10 @@ def make_handler(node: NodeConfig) -> MessageHandler:
     MessageHandler
     """
     return MessageHandler(
-        node.id, node.state_folder, lambda run_info, public, folder: build_node_client(node, run_info, public, folder)
+        node.id,
+        node.state_folder,
+        lambda run_info, public, folder: build_node_client(node, run_info, public, folder),
+        1e9 * node.allow.disk,
     )
 
 
