@@ -5,7 +5,8 @@ Exit code 0 on success, 1 when runs of a sweep failed, 2 on bad input with one s
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -18,6 +19,8 @@ from trustmix.errors import TrustmixError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from trustmix.experiment.recipe import Recipe
 
 typer.core.HAS_RICH = False  # help is plain text; otherwise typer imports rich for it and prints "\\[required]"
 
@@ -73,7 +76,44 @@ Out = Annotated[Path | None, typer.Option("--out", help="The run directory.", sh
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.", show_default=False)
 ]
+AllowCode = Annotated[
+    bool,
+    typer.Option("--allow-code", help="Run code that a recipe or run directory from elsewhere names."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def confirm_code(files: Iterable[Path], *, allow_code: bool, recipe: "Recipe | None" = None) -> bool:
+    """Ask whether recipes from elsewhere may run code; without a terminal, refuse them.
+
+    Parameters
+    ----------
+    files
+        Recipes as TOML files; names of built-in recipes and files that do not exist are passed over.
+    allow_code
+        Whether the user has allowed it.
+    recipe
+        The recipe of the file with the user's changes.
+
+    Returns
+    -------
+    bool
+        True: code is allowed.
+
+    Raises
+    ------
+    TrustmixError
+        If a file names code, and it is not allowed.
+    """
+    from trustmix.experiment.own_code import foreign_code, validate_code
+
+    for file in files if not allow_code else ():
+        if file.is_file() and (found := foreign_code(file, recipe)):
+            names = ", ".join(f"{key} = {reference}" for key, reference in found.items())
+            question = printable(f"{file} is not below the current directory and runs code: {names}. Run it?")
+            if not (sys.stdin.isatty() and typer.confirm(question, err=True)):
+                validate_code(file, recipe)
+    return True
 
 
 def make_console(*, quiet: bool = False) -> "Console":

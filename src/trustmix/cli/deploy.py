@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import Out, Overrides, RecipeName, app, handle_errors, log_to_console, make_console
+from trustmix.cli.app import (
+    AllowCode,
+    Out,
+    Overrides,
+    RecipeName,
+    app,
+    confirm_code,
+    handle_errors,
+    log_to_console,
+    make_console,
+)
 from trustmix.errors import TrustmixError
 
 Keys = Annotated[Path | None, typer.Option("--keys", help="The folder that `trustmix keys` made.", show_default=False)]
@@ -54,6 +64,7 @@ def serve_command(
     nodes: Annotated[
         int | None, typer.Option("--nodes", min=1, help="Clients to wait for before round 1; the recipe's if not set.")
     ] = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Run a recipe with clients on other machines; the same command again goes on where it stopped.
 
@@ -68,10 +79,12 @@ def serve_command(
     host, port = _parse_address(address)
     folder = out or Path("runs") / f"{Path(recipe).stem}-served"
     _validate_security(host, keys, insecure)
+    loaded = Recipe.load(recipe, overrides or [])
+    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
     console = make_console()
     with log_to_console(console):
         history = serve(
-            Recipe.load(recipe, overrides or []),
+            loaded,
             folder,
             host,
             port,

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import Out, Overrides, Quiet, RecipeName, app, handle_errors, log_to_console, make_console
+from trustmix.cli.app import (
+    AllowCode,
+    Out,
+    Overrides,
+    Quiet,
+    RecipeName,
+    app,
+    confirm_code,
+    handle_errors,
+    log_to_console,
+    make_console,
+)
 
 
 @app.command("demo")
@@ -48,6 +59,7 @@ def run_command(
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the directory.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the run in the directory anew.")] = False,
+    allow_code: AllowCode = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a recipe into a run directory; Ctrl-C leaves a run that can be resumed.
@@ -61,6 +73,7 @@ def run_command(
 
     changes = overrides or []
     loaded = Recipe.load(recipe, changes)
+    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
     folder = out or Path("runs") / _default_name(recipe, changes)
     console = make_console(quiet=quiet)
     with run_display(console) as callbacks, log_to_console(console):
@@ -86,6 +99,7 @@ def sweep_command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs side by side; if not set, what cores and memory allow.")
     ] = None,
+    allow_code: AllowCode = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a recipe with all combinations of some values, and make a table; the same command again goes on.
@@ -97,6 +111,7 @@ def sweep_command(
     from trustmix.sweeps.table_formats import to_markdown, to_rich_table
 
     swept, changes = parse_over(over), overrides or []
+    confirm_code([Path(recipe).expanduser()], allow_code=allow_code)
     folder = out or Path("sweeps") / _default_name(recipe, [*swept, *changes])
     console = make_console(quiet=quiet)
     with sweep_display(console) as show_progress:
@@ -130,6 +145,7 @@ def recipes_command() -> None:
 def plan_command(
     recipe: RecipeName,
     overrides: Overrides = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Estimate the cost of a run in time, memory and bytes by timing a few steps; nothing is written.
 
@@ -142,7 +158,9 @@ def plan_command(
     from trustmix.experiment.recipe import Recipe
 
     console = make_console()
-    cost = estimate_cost(Recipe.load(recipe, overrides or []))
+    loaded = Recipe.load(recipe, overrides or [])
+    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
+    cost = estimate_cost(loaded)
     models = ", ".join(f"{count:,}" for count in cost.parameters)
     console.print(f"{cost.clients} clients, {cost.rounds} rounds, parameters: {models}", highlight=False)
     console.print(f"engine: {cost.engine}", soft_wrap=True, highlight=False)
