@@ -1,5 +1,6 @@
 """A node's side of a run: its folder is its memory, and errors become replies."""
 
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,12 @@ def test_a_description_of_a_run_that_lacks_a_field_or_is_endless_is_refused(
     assert facts["failure"] == MESSAGE
     assert "the server's description of the run is not valid" in caplog.text
     assert [file.name for file in (tmp_path / "north").iterdir()] == [".lock"]
+
+
+def test_others_cannot_enter_a_nodes_folder(tmp_path: Path) -> None:
+    (tmp_path / "north").mkdir(mode=0o755)
+    reply_facts(make_handler("north", tmp_path), *MESSAGES[0])
+    assert stat.S_IMODE((tmp_path / "north").stat().st_mode) == 0o700
 
 
 PRIVATE = "row 61 of /home/ann/patients.csv: diagnosis of Bob is HIV"

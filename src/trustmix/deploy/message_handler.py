@@ -74,6 +74,7 @@ class MessageHandler:
         """
         kind = message.metadata.message_type
         try:
+            storage.make_private_directory(self.folder)
             with storage.lock_directory(self.folder, wait=True):
                 with failing_as(MESSAGE):
                     facts, payload = unpack_record(message.content)

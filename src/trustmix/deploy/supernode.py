@@ -37,6 +37,7 @@ def join(node: NodeConfig, server: str, keys: NodeKeys | None) -> None:
     TrustmixError
         If the server refuses the node.
     """
+    storage.make_private_directory(node.state_folder)
     supernode = SuperNode(node.state_folder / "flower", server, keys)
     handler = make_handler(node)
     log.info("client %s joins %s", handler.client_id, server)
