@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustmix[flower]'")
 
 from flwr.app import Message
+from flwr.app.error import Error
 
 import trustmix as tm
 from trustmix.deploy.membership import Membership, validate_client_id
@@ -173,6 +174,38 @@ def test_a_node_that_was_refused_can_join_when_it_connects_again(
     corrected.set()
     link.reconnect(node)
     continue_handshakes(membership, lambda: bool(membership.clients))
+    assert membership.clients == ["north"]
+
+
+def test_a_refusal_names_the_node_on_both_sides_each_time(
+    link: FlowerLink, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    node = link.add_node(make_handler("north", tmp_path).handle, name="south")
+    membership = make_membership(link, tmp_path)
+    reason = 'it claims to be client "north", but its key is registered for client "south"'
+    for times in (1, 2):
+        continue_handshakes(membership, lambda times=times: caplog.text.count("the server refuses") == times)  # type: ignore[misc]
+        assert caplog.text.count(f"node south cannot join: {reason}") == times
+        assert caplog.text.count(f"the server refuses client north: {reason}") == times
+        link.reconnect(node)
+    assert membership.clients == []
+
+
+def test_a_handshake_that_was_lost_on_its_way_is_begun_again(
+    link: FlowerLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr("trustmix.deploy.membership.HANDSHAKE_RETRY", 0.0)
+    handler, errors = make_handler("north", tmp_path), [Error(code=0, reason="lost")]
+
+    def handle(message: Message) -> Message:
+        return Message(errors.pop(), reply_to=message) if errors else handler.handle(message)
+
+    link.add_node(handle, name="north")
+    membership = make_membership(link, tmp_path)
+    continue_handshakes(membership, lambda: bool(membership.clients))
+    assert "node north cannot join: lost" in caplog.text
     assert membership.clients == ["north"]
 
 

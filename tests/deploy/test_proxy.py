@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 from trustmix.cli import app
 from trustmix.deploy.flower_processes import free_port
 from trustmix.deploy.keys import NodeKeys, ServerKeys, make_keys
+from trustmix.deploy.node_auth import UNKNOWN_KEY
 from trustmix.deploy.proxy import MAX_BODY_BYTES, MAX_QUERY_BYTES, run_proxy
 from trustmix.deploy.quota import UploadQuota
 from trustmix.errors import TrustmixError
@@ -111,19 +112,20 @@ def test_a_request_that_no_registered_key_has_signed_is_refused_before_its_body_
     make_keys(tmp_path / "other", ["trustmix.example.org"], ["stranger"])
     old = datetime.now(UTC) - timedelta(minutes=10)
     signed = signed_headers(keys)
-    for headers in (
-        {},
-        signed_headers(tmp_path / "other", "stranger"),
-        signed_headers(keys, signed_at=old),
-        {**signed, "flwr-signature": signed_headers(keys, "south")["flwr-signature"]},
-        {**signed, "flwr-timestamp": "yesterday"},
-        {**signed, "flwr-public-key": "no base64"},
+    wrong = signed_headers(keys, "south")["flwr-signature"]
+    for headers, status in (
+        ({}, UNKNOWN_KEY),
+        (signed_headers(tmp_path / "other", "stranger"), UNKNOWN_KEY),
+        ({**signed, "flwr-public-key": "no base64"}, UNKNOWN_KEY),
+        (signed_headers(keys, signed_at=old), 401),
+        ({**signed, "flwr-signature": wrong}, 401),
+        ({**signed, "flwr-timestamp": "yesterday"}, 401),
     ):
-        assert post(keys, f"{proxy}/v1/fleet/pull-messages", headers=headers) == 403
+        assert post(keys, f"{proxy}/v1/fleet/pull-messages", headers=headers) == status
     head = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 32000000\r\n\r\n"
     with connect(keys, proxy) as connection:
         connection.sendall(head)
-        assert connection.recv(1000).startswith(b"HTTP/1.1 403")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 406")
         with pytest.raises(OSError, match=r"EOF|reset|[Bb]roken"):
             send_slowly(connection)
 

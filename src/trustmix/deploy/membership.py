@@ -11,7 +11,8 @@ import hashlib
 import logging
 import math
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flwr.app import Message, RecordDict
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 NODE_POLL_INTERVAL = 2.0
 """Seconds between two queries for the connected nodes."""
+HANDSHAKE_RETRY = 30.0
+"""Seconds after which a handshake that was lost on its way is begun again."""
 MAX_HANDSHAKE_BYTES = 2**20
 """More bytes than a node's answer in a handshake has."""
 ATTEMPTS = 2
@@ -54,8 +57,10 @@ class _Handshake:
     """A message of a handshake that the node has not answered yet."""
 
     node: int
+    name: str
+    """The client id for which the node's key is registered; "" without keys."""
     step: str
-    """Either "hello" (the description of the run) or "public" (the public set)."""
+    """Either "hello" (the description of the run), "public" (the public set) or "refused" (why it cannot join)."""
 
 
 @dataclass
@@ -95,6 +100,8 @@ class Membership:
     _node_of: dict[str, int] = field(default_factory=dict, init=False)
     _contacted: dict[int, str] = field(default_factory=dict, init=False)
     """When each node with a handshake was activated; a later activation is a new attempt to join."""
+    _retry_at: dict[int, float] = field(default_factory=dict, init=False)
+    """When a handshake that was lost on its way is begun again, by node."""
     _last_poll: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
@@ -152,7 +159,8 @@ class Membership:
         }
         joined = set(self._node_of.values())
         for node, info in self._nodes.items():
-            if node not in joined and self._contacted.get(node) != info.activated_at:
+            is_new = self._contacted.get(node) != info.activated_at
+            if node not in joined and (is_new or self._retry_at.get(node, math.inf) <= time.monotonic()):
                 self._begin_handshake(node)
 
     def handle_reply(self, message: Message) -> None:
@@ -164,11 +172,33 @@ class Membership:
             The reply to a message in `handshakes`.
         """
         handshake = self.handshakes.pop(message.metadata.reply_to_message_id)
+        node, facts = handshake.node, dict[str, object]()
+        if handshake.step == "refused":
+            return
         try:
-            validate_source(message, handshake.node)
-            self._continue_handshake(handshake, message)
+            validate_source(message, node)
+            if message.has_error():
+                self._retry_at[node] = time.monotonic() + HANDSHAKE_RETRY
+                raise TrustmixError(error_reason(message))
+            facts, _ = unpack_record(message.content)
+            if "failure" not in facts:
+                self._continue_handshake(handshake, facts)
+                return
+            reason = str(facts["failure"])[:MAX_REASON]
         except TrustmixError as error:
-            log.info("a node cannot join: %s", error)
+            reason = str(error)
+            if not message.has_error():
+                self._send_handshake(replace(handshake, step="refused"), self._pack_refusal(reason))
+        log.info("%s cannot join: %s", self._describe(handshake, facts), reason)
+
+    def _describe(self, handshake: _Handshake, facts: Mapping[str, object]) -> str:
+        """The name of a node for the log: that of its key, or the one that it claims."""
+        claimed = str(facts.get("client", handshake.node))[:MAX_ID]
+        return f"node {handshake.name}" if handshake.name else f"a node that calls itself {claimed}"
+
+    def _pack_refusal(self, reason: str) -> RecordDict:
+        """The message by which a node gets to know why its answer was refused."""
+        return pack_record({"run": self.run_info.run, "reason": reason[:MAX_REASON]})
 
     def send(self, client: str, content: RecordDict, group: str, ttl: float | None) -> str | None:
         """Send a request to a connected client.
@@ -199,38 +229,35 @@ class Membership:
         client : str
             The client id.
         """
-        self._contacted.pop(self._node_of.pop(client), None)
+        self._contacted.pop(self._node_of.pop(client, 0), None)
 
     def _begin_handshake(self, node: int) -> None:
         """Send the description of the run; an earlier handshake with the same node is void."""
         self.handshakes = {key: handshake for key, handshake in self.handshakes.items() if handshake.node != node}
         self._contacted[node] = self._nodes[node].activated_at
-        self._send_handshake(_Handshake(node, "hello"), pack_record(self.run_info.model_dump()))
+        self._retry_at.pop(node, None)
+        handshake = _Handshake(node, self._nodes[node].name, "hello")
+        self._send_handshake(handshake, pack_record(self.run_info.model_dump()))
 
-    def _continue_handshake(self, handshake: _Handshake, message: Message) -> None:
+    def _continue_handshake(self, handshake: _Handshake, facts: Mapping[str, object]) -> None:
         """Add the client of a node that has the public set; send the public set to a node that lacks it."""
-        if message.has_error():
-            raise TrustmixError(error_reason(message))
-        facts, _ = unpack_record(message.content)
-        if "failure" in facts:
-            raise TrustmixError(str(facts["failure"])[:MAX_REASON])
         client = str(facts.get("client", ""))
         self._validate_identity(client, handshake.node)
         if facts.get("public") is True:
             self._add_client(client, handshake.node)
         elif handshake.step == "hello":
             content = pack_record({"run": self.run_info.run}, self.public_set)
-            self._send_handshake(_Handshake(handshake.node, "public"), content)
+            self._send_handshake(replace(handshake, step="public"), content)
         else:
             raise TrustmixError("it has no public set although it was sent one")
 
     def _send_handshake(self, handshake: _Handshake, content: RecordDict) -> None:
         """Send a message of a handshake; if Flower does not accept it, the next poll begins the handshake again."""
         message_id = self._send(handshake.node, content, f"query.{handshake.step}", handshake.step)
-        if message_id is None:
-            self._contacted.pop(handshake.node, None)
-        else:
+        if message_id is not None:
             self.handshakes[message_id] = handshake
+        elif handshake.step != "refused":
+            self._contacted.pop(handshake.node, None)
 
     def _send(self, node: int, content: RecordDict, kind: str, group: str, ttl: float | None = None) -> str | None:
         size = self.max_reply_bytes if kind == "train" else MAX_HANDSHAKE_BYTES
@@ -256,7 +283,7 @@ class Membership:
         if known and known != info.key:
             raise TrustmixError(
                 f'client "{client}" has joined this run with another key; if the key was replaced on purpose, remove '
-                f"the client from {self.file} and start the server again"
+                f"the client from {self.file.name} in the folder checkpoint of the run and start the server again"
             )
 
     def _add_client(self, client: str, node: int) -> None:

@@ -17,7 +17,7 @@ from flwr.app import Message, RecordDict
 
 from trustmix import storage
 from trustmix.deploy.membership import validate_client_id
-from trustmix.deploy.records import pack_record, pack_reply, parse_request, unpack_record
+from trustmix.deploy.records import MAX_REASON, pack_record, pack_reply, parse_request, unpack_record
 from trustmix.deploy.refusal import DISK, FAILED, MESSAGE, PUBLIC_SET, STEP, UNKNOWN_RUN, NodeRefusal, failing_as
 from trustmix.deploy.run_info import RunInfo
 from trustmix.federation import Client, Public
@@ -99,6 +99,9 @@ class MessageHandler:
 
     def _dispatch(self, kind: str, facts: Mapping[str, object], payload: bytes | None) -> RecordDict:
         folder = self._run_folder(str(facts.get("run")))
+        if kind == "query.refused":
+            log.info("the server refuses client %s: %s", self.client_id, str(facts.get("reason"))[:MAX_REASON])
+            return pack_record({"client": self.client_id})
         if kind == "query.hello":
             with failing_as(MESSAGE):
                 run_info = RunInfo.from_json(facts)

@@ -20,6 +20,8 @@ from google.protobuf.message import DecodeError
 
 from trustmix.errors import TrustmixError
 
+UNKNOWN_KEY = 406
+"""The status of HTTP for a request without a registered key; Flower's nodes give 401 and 403 other meanings."""
 MAX_TREE_DEPTH = 8
 """Levels of the objects of a message; Flower's messages have five."""
 
@@ -43,6 +45,23 @@ class NodeAuthenticator:
         for name, text in public_keys.items():
             key = parse_public_key(name, text)
             self._nodes[public_key_to_bytes(key)] = name, key
+
+    def knows_key(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request names a registered key; this does not authenticate it.
+
+        Parameters
+        ----------
+        headers : mapping of str to str
+            The headers of the request.
+
+        Returns
+        -------
+        bool
+        """
+        try:
+            return b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True) in self._nodes
+        except (KeyError, ValueError):
+            return False
 
     def authenticate(self, headers: Mapping[str, str]) -> str | None:
         """The node that signed a request.

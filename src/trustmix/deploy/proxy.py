@@ -7,6 +7,7 @@ after a registered key has signed the request, and only as many bytes as that no
 """
 
 import asyncio
+import logging
 import ssl
 import threading
 import time
@@ -23,9 +24,11 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trustmix.deploy.keys import ServerKeys
-from trustmix.deploy.node_auth import NodeAuthenticator, sends_own_messages
+from trustmix.deploy.node_auth import UNKNOWN_KEY, NodeAuthenticator, sends_own_messages
 from trustmix.deploy.quota import UploadQuota
 from trustmix.errors import TrustmixError
+
+log = logging.getLogger(__name__)
 
 NODE_ROUTES = (
     "activate-node",
@@ -56,6 +59,8 @@ MAX_STRANGERS = 64
 """Connections that have shown no key yet; a further one ends the oldest of them."""
 STRANGER_TIMEOUT = 20.0
 """Seconds after which a connection that has shown no key ends."""
+LOG_INTERVAL = 1.0
+"""Seconds between two lines of the log about requests that no key has signed."""
 REFUSAL_TIMEOUT = 1.0
 """Seconds in which a client can read a refusal before the connection ends."""
 BODY_TIMEOUT = 120.0
@@ -199,6 +204,7 @@ class Proxy:
         self._authenticator = None if keys is None else NodeAuthenticator(keys.node_public_keys())
         self._quota = quota
         self._active: Counter[str] = Counter()
+        self._last_logged = -LOG_INTERVAL
         self._client: httpx.AsyncClient | None = None
         self.ready = threading.Event()
 
@@ -213,17 +219,17 @@ class Proxy:
         Returns
         -------
         Response
-            The SuperLink's response, or a refusal: 404 for a request that nodes do not send, 403 for one that no
-            registered key has signed or with messages in another node's name, 411 for one without its length, 413 for
-            one that is too large or beyond the node's quota, 408 for one that takes too long, 429 for one too many at
-            the same time, or 503 while the SuperLink is not ready.
+            The SuperLink's response, or a refusal: 404 for a request that nodes do not send, UNKNOWN_KEY for one
+            without a registered key, 401 for one whose signature is wrong or old, 403 for messages in another node's
+            name, 411 for a request without its length, 413 for one that is too large or beyond the node's quota, 408
+            for one that takes too long, 429 for one too many at the same time, 503 while the SuperLink is not ready.
         """
         action = request.path_params["action"]
         if action not in self._routes:
             return _refuse(404)
         node = "" if self._authenticator is None else self._authenticator.authenticate(request.headers)
         if node is None:
-            return _refuse(403)
+            return self._refuse_stranger(request)
         request.state.connection.admit()
         if node and self._active[node] >= MAX_REQUESTS_PER_NODE:
             return _refuse(429)
@@ -232,6 +238,16 @@ class Proxy:
             return await self._forward(request, action, node)
         finally:
             self._active[node] -= 1
+
+    def _refuse_stranger(self, request: Request) -> Response:
+        """Refuse a request that no registered key has signed; the log names who sent it, at most once a second."""
+        known = self._authenticator is not None and self._authenticator.knows_key(request.headers)
+        if time.monotonic() - self._last_logged > LOG_INTERVAL:
+            self._last_logged = time.monotonic()
+            host = request.client.host if request.client else "unknown"
+            reason = "its signature is wrong, or its clock is" if known else "its key is not registered"
+            log.info("a node at %s is refused: %s", host, reason)
+        return _refuse(401 if known else UNKNOWN_KEY)
 
     async def _forward(self, request: Request, action: str, node: str) -> Response:
         """Read the body of an authenticated request, if it may be read, and forward it."""
