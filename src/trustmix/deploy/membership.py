@@ -33,8 +33,8 @@ HANDSHAKE_RETRY = 30.0
 """Seconds after which a handshake that was lost on its way is begun again."""
 MAX_HANDSHAKE_BYTES = 2**20
 """More bytes than a node's answer in a handshake has."""
-ATTEMPTS = 2
-"""Times that a node may send its answer: a connection that is lost costs one."""
+ATTEMPTS = 3
+"""Times that a node may send its answer: a connection that is lost costs a part of one."""
 MAX_ID = 64
 """Characters of the longest client id."""
 SUPERLINK = 1
