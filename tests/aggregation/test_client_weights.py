@@ -40,7 +40,7 @@ def test_agreement_is_shared_alike_by_those_who_agree(seed: int) -> None:
         assert shares[:, sample].tolist() == pytest.approx([wanted if i in having else 0.0 for i in range(5)])
 
 
-@pytest.mark.parametrize("name", ["avg", "uwa", "suwa", "most-confident", "trust"])
+@pytest.mark.parametrize("name", ["avg", "uwa", "suwa", "most-confident", "trust", "fedaux", "fedgo", "fed-et"])
 def test_rules_with_weights_show_them_in_the_tracked_samples(name: str) -> None:
     rng = np.random.default_rng(1)
     rule = METHODS.get(name).make_aggregator()

@@ -44,7 +44,7 @@ def test_logits_that_are_all_shifted_shift_energy_and_change_nothing_else(kind: 
     np.testing.assert_allclose(other, one + (by if kind == "energy" else 0), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["gaussians", "kernel", "features"])
+@pytest.mark.parametrize("kind", ["gaussians", "kernel", "features", "duq"])
 def test_what_was_calibrated_on_is_more_likely_than_what_is_far_away(kind: str) -> None:
     logits, labels = samples()
     density = DENSITIES.get(kind).fit(logits, labels)
@@ -73,7 +73,7 @@ def test_what_comes_in_goes_out(kind: str) -> None:
     assert found.dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", ["kernel", "features"])
+@pytest.mark.parametrize("kind", ["kernel", "features", "duq"])
 def test_bad_arrays_are_answered_in_a_sentence(kind: str) -> None:
     logits, labels = samples()
     with pytest.raises(TrustmixError, match=r"60 rows of (logits|features) but labels \(59,\); .* one label a row"):

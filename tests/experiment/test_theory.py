@@ -46,6 +46,12 @@ def test_the_probe_rebuilds_the_teacher_of_every_round(runs: Path) -> None:
             assert found.method == line.method == rule
 
 
+def test_the_probe_rebuilds_scores_of_the_density_ratio_from_all_samples_of_a_client(tmp_path: Path) -> None:
+    recipe = small("rule=uwa", "density.kind=ratio", "guard.on=false", "rounds=1", "theory.every=1")
+    line = tm.run(recipe, out=tmp_path / "run").rounds[0]
+    assert read_measurements(tmp_path / "run")[0].concentration == pytest.approx(line.concentration, rel=1e-4)
+
+
 def test_avg_trusts_everybody_alike_and_suwa_lies_between_avg_and_uwa(runs: Path) -> None:
     chi = {rule: read_measurements(runs / rule)[0].concentration for rule in RULES}
     assert chi["avg"] == pytest.approx(1 / 5, rel=1e-6)
@@ -164,3 +170,10 @@ def test_bad_input_is_answered_in_a_sentence(runs: Path, tmp_path: Path) -> None
         assert sentence in result.output
     with pytest.raises(TrustmixError, match="is no record of a Measurement; it lacks method, reference"):
         Measurement.from_json(json.dumps({"round": 1}))
+
+
+@pytest.mark.parametrize("change", ["train.public_epochs=auto", "train.stages=mixed"])
+def test_the_theory_of_steps_on_the_teacher_alone_is_not_measured_on_others(tmp_path: Path, change: str) -> None:
+    with pytest.raises(TrustmixError, match=r"set train\.public_epochs to a number and train\.stages to two"):
+        tm.run(small("theory.every=1", change), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -109,7 +109,7 @@ def algorithm_1(rounds: int, tau: float) -> list[tuple[list[float], list[float],
         weights = torch.softmax(tau * torch.stack(scores).double(), 0)
         teacher = torch.einsum("mn,mnc->nc", weights, torch.stack(q).double()).float()
         for i in range(len(members)):
-            learn(i, "public", round_ + 1, PUBLIC.inputs, teacher, TRAINING.public_epochs)
+            learn(i, "public", round_ + 1, PUBLIC.inputs, teacher, TRAINING.max_public_epochs(round_))
         accuracy = [correct(i, TEST) for i in range(len(members))]
         lines.append((accuracy, local, float((teacher.argmax(1) == PUBLIC.labels).double().mean())))
     return lines

@@ -200,8 +200,8 @@ UNREAD = [
     ("trust", "theory.every=1", AVERAGES),
     ("fedmd", "theory.reference=labels", AVERAGES),
     ("median", "guard.on=true", "it is a defence itself"),
-    ("selective-fd", "density.standardise=true", "its clients send votes"),
-    ("selective-fd", "privacy.mechanism=uploads", "its clients send votes"),
+    ("selective-fd", "density.standardise=true", "its clients send scores of its own"),
+    ("selective-fd", "privacy.mechanism=uploads", "its clients send scores of its own"),
 ]
 
 

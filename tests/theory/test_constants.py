@@ -80,7 +80,7 @@ def test_a_model_that_looks_at_its_inputs_goes_one_by_one() -> None:
     assert score_energy(Looking(model), x) == pytest.approx(score_energy(model, x))
 
 
-@given(st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=6), st.floats(0, 100))
+@given(st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=6), st.floats(0, 100, allow_subnormal=False))
 def test_alignment_covers_every_point_and_no_other_has_a_lower_floor(
     points: list[tuple[float, float]], term: float
 ) -> None:

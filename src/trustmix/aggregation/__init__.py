@@ -7,6 +7,7 @@ from trustmix.aggregation.robust import BatchAggregator, Cronus, ExpGuard, Geome
 from trustmix.aggregation.robust_trust import RobustTrust
 from trustmix.aggregation.trust import ClassShares, Trust, bounded_ratio
 from trustmix.aggregation.weighted_average import Accumulator, mix
+from trustmix.aggregation.weighted_logits import WeightedLogits
 
 __all__ = [
     "Accumulator",
@@ -26,6 +27,7 @@ __all__ = [
     "Teacher",
     "Trust",
     "Upload",
+    "WeightedLogits",
     "bounded_ratio",
     "client_weights",
     "guarded",

@@ -12,6 +12,7 @@ from trustmix.density.base import (
     resolve_density,
 )
 from trustmix.density.confidence import ConfidenceScore
+from trustmix.density.duq import NearestCentroid
 from trustmix.density.feature_gaussians import FeatureGaussians, ledoit_wolf
 from trustmix.density.gaussians import ClassGaussians
 from trustmix.density.kernel import KernelDensity
@@ -31,6 +32,7 @@ __all__ = [
     "DensityRatio",
     "FeatureGaussians",
     "KernelDensity",
+    "NearestCentroid",
     "PrecomputedScores",
     "center_log_ratio",
     "ledoit_wolf",

@@ -99,7 +99,7 @@ def resolve_density(kind: str) -> DensityEstimator:
     return estimator
 
 
-FEATURES = ("features", "ratio")
+FEATURES = ("features", "ratio", "duq")
 """The estimators that are fitted on the inputs of a model's last layer instead of its logits."""
 
 UNFITTED = ("energy", "entropy", "max-probability")

@@ -8,6 +8,7 @@ from trustmix.attacks.membership_inference import AttackResult, infer_membership
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.config import AttackConfig
+from trustmix.experiment.own_code import load_run_recipe
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 
@@ -34,13 +35,15 @@ class Audit:
     findings: Sequence[AttackResult]
 
 
-def audit(folder: Path) -> Audit:
+def audit(folder: Path, *, allow_code: bool = False) -> Audit:
     """Run membership inference attacks against a finished run.
 
     Parameters
     ----------
     folder : Path
         The run directory. The data of the recipe must be on this machine.
+    allow_code : bool
+        Whether to import what the recipe names as code even if the directory is not below the current one.
 
     Returns
     -------
@@ -50,7 +53,8 @@ def audit(folder: Path) -> Audit:
     Raises
     ------
     TrustmixError
-        If the directory holds no finished run, or a run in which clients do not distil from each other's predictions.
+        If the directory holds no finished run, a run in which clients do not distil from each other's predictions, or
+        a recipe with code that is not allowed.
 
     Examples
     --------
@@ -67,7 +71,7 @@ def audit(folder: Path) -> Audit:
         raise TrustmixError(
             f"{folder} holds no finished run; `trustmix run` makes one, with --resume if it was stopped."
         )
-    recipe = Recipe.load(folder / "recipe.toml")
+    recipe = load_run_recipe(folder, allow_code=allow_code)
     method = recipe.method
     if method.client != "distillation" or method.pooled_data:
         raise TrustmixError(f"{folder} is a run of {recipe.rule}; the audit is of rules that mix predictions.")

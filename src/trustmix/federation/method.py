@@ -125,7 +125,7 @@ class Method:
                 "wire.delta",
                 *PRIVACY_SETTINGS,
             )
-            found |= dict.fromkeys(scores, "its clients send votes")
+            found |= dict.fromkeys(scores, "its clients send scores of its own")
         return found
 
 
@@ -145,6 +145,7 @@ PREDICTION_SETTINGS = (
     "attack.kind",
     "attack.share",
     "student",
+    "train.stages",
     *THEORY_SETTINGS,
 )
 """Settings about predictions, and what is made of them."""

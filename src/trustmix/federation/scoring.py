@@ -87,25 +87,39 @@ def score_inputs(
     return ScoredInputs(logits, scores, known, density)
 
 
-def _views(
-    model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig, kind: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (n, C), and what the density is of: the same, or features (n, D)."""
-    if kind not in FEATURES:
-        logits = predict(model, inputs, hardware).cpu()
-        return logits, logits
-    return extract_features(model, inputs, hardware)
-
-
-def extract_features(
+def predict_features(
     model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (n, C) of inputs, and what the last layer is given (n, D).
+    """Logits and features of inputs, on the CPU; features are the inputs of the model's last layer.
 
-    >>> logits, features = extract_features(nn.Linear(4, 3), torch.rand(5, 4), DeviceConfig())
-    >>> logits.shape, features.shape
-    (torch.Size([5, 3]), torch.Size([5, 4]))
+    Parameters
+    ----------
+    model
+        A network with features (`trustmix.models.WithFeatures`).
+    inputs
+        (n, ...).
+    hardware
+        What computes.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        Logits (n, C) and features (n, D).
+
+    >>> network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> [tuple(found.shape) for found in predict_features(network, torch.rand(5, 4), DeviceConfig())]
+    [(5, 2), (5, 3)]
     """
     whole = WithFeatures(model)
     both = predict(whole, inputs, hardware).cpu()
     return both[:, : whole.classes], both[:, whole.classes :]
+
+
+def _views(
+    model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig, kind: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (n, C), and what the density is of: the same, or features (n, D)."""
+    if kind in FEATURES:
+        return predict_features(model, inputs, hardware)
+    logits = predict(model, inputs, hardware).cpu()
+    return logits, logits

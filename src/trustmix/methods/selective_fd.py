@@ -6,6 +6,7 @@ averages the votes and drops samples without a vote and those whose entropy exce
 """
 
 import math
+from typing import ClassVar
 
 import torch
 
@@ -73,6 +74,9 @@ class DensityRatio:
 class SelectiveClient(Client):
     """A client that votes on what it knows, and leaves samples that were dropped out of its distillation."""
 
+    max_ambiguity: ClassVar[float] = (1 + AMBIGUOUS) / 2
+    """Labels that are nearer to uniform count as dropped; between the largest that is passed on and uniform."""
+
     def make_upload(self, state: ModelState, request: Request) -> bytes:
         """Predictions, and a vote a sample in place of a score."""
         private = predict(state.model, self.calibration.inputs, self.hardware).cpu()
@@ -84,11 +88,11 @@ class SelectiveClient(Client):
     def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
         """Distil the samples whose label is far from uniform, whatever the codec."""
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
-        kept = (ambiguity(teacher) < (1 + AMBIGUOUS) / 2).nonzero().squeeze(1)
+        kept = (ambiguity(teacher) < self.max_ambiguity).nonzero().squeeze(1)
         if len(kept) < 2:
             return None  # batch norm needs two samples
-        inputs = self.public.inputs[kept]
-        return self.make_job(state, "public", round_, inputs, teacher[kept], self.training.public_epochs, "none")
+        inputs, epochs = self.public.inputs[kept], self.training.max_public_epochs(state.stages)
+        return self.make_job(state, "public", round_, inputs, teacher[kept], epochs, "none")
 
 
 class SelectiveFD(SumAggregator):
@@ -101,6 +105,9 @@ class SelectiveFD(SumAggregator):
     [[0.8999999761581421, 0.10000000149011612], [0.5, 0.5], [0.5, 0.5]]
     """
 
+    max_ambiguity: ClassVar[float] = AMBIGUOUS
+    """The largest ambiguity of an averaged vote that is passed on."""
+
     def terms(self, upload: Upload) -> dict[str, torch.Tensor]:
         """Predictions where the score is VOTE; without scores, everywhere."""
         q = upload.predictions.to(torch.float64)
@@ -112,7 +119,7 @@ class SelectiveFD(SumAggregator):
         """The mean vote; its concentration is one over the number of votes."""
         votes = sums["votes"].clamp_min(1)
         mean = sums["total"] / sums["votes"].clamp_min(torch.finfo(torch.float64).tiny).unsqueeze(1)
-        clear = (sums["votes"] > 0) & (ambiguity(mean) <= AMBIGUOUS)
+        clear = (sums["votes"] > 0) & (ambiguity(mean) <= self.max_ambiguity)
         teacher = torch.where(clear.unsqueeze(1), mean, 1 / mean.shape[1])
         return teacher, torch.where(clear, 1 / votes, 1 / self.n_clients)
 
