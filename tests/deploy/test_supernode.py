@@ -10,6 +10,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustm
 
 from trustmix.deploy import supernode as module
 from trustmix.deploy.flower_processes import SuperNode
+from trustmix.deploy.superlink import NODE_ID_FILE
 from trustmix.deploy.supernode import DISCONNECT_TIMEOUT, _restart
 from trustmix.errors import TrustmixError
 
@@ -50,7 +51,7 @@ def restart(folder: Path, line: str, elapsed: float = 0.0) -> int:
 def accept(folder: Path) -> None:
     """Leave what a node keeps that the server has accepted before."""
     (folder / "north").mkdir()
-    (folder / "north" / module.NODE_ID_FILE).write_text(json.dumps(7))
+    (folder / "north" / NODE_ID_FILE).write_text(json.dumps(7))
 
 
 def test_a_node_whose_key_is_not_registered_gives_up_even_if_it_was_accepted_before(tmp_path: Path) -> None:
