@@ -45,7 +45,8 @@ class LastTeacher(tm.Callback):
     def on_teacher(self, *found: Any) -> None:
         """Measure it; it comes last."""
         right = found[-1].argmax(1) == self.labels
-        self.recalls = [round(float(right[self.labels == c].double().mean()), 3) for c in range(int(self.labels.max()) + 1)]
+        classes = range(int(self.labels.max()) + 1)
+        self.recalls = [round(float(right[self.labels == c].double().mean()), 3) for c in classes]
 
 
 class Truth(SumAggregator):
