@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,13 +12,13 @@ from typer.testing import CliRunner
 from trustmix.cli import app
 from trustmix.data import load
 from trustmix.deploy.node import NodeConfig, build_node_client, load_node_data
-from trustmix.deploy.node_policy import WEIGHT_CLIENTS
+from trustmix.deploy.node_policy import LABELS, WEIGHT_CLIENTS
 from trustmix.deploy.refusal import CLASSES, DATA, INPUTS, MESSAGE, MODEL, PATHS, NodeRefusal, not_allowed
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.recipe import Recipe
-from trustmix.federation import METHODS, Public, Request
+from trustmix.federation import METHODS, LabelSharing, Public, Request
 from trustmix.wire import decode_upload
 
 TABLE = "age,pressure,diagnosis\n" + "".join(f"{30 + i},{i % 7},{'ill' if i % 3 else 'healthy'}\n" for i in range(60))
@@ -251,6 +252,16 @@ def test_what_a_nodes_own_file_allows_may_leave_it(tmp_path: Path) -> None:
     node = write_node(tmp_path, OWN + '[allow]\nlabels = "counts"\nform = "density"\nweights = true\n')
     for kind in ("distillation", "weights"):
         build_node_client(node, run_info(recipe=recipe.client_toml(), client=kind), PUBLIC, tmp_path / "states")
+
+
+def test_labels_that_the_server_infers_need_no_permission(tmp_path: Path) -> None:
+    recipe = Recipe.load("demo", ["model.hidden=[4]", "wire.labels=inferred"])
+    info = run_info(recipe=recipe.client_toml())
+    assert build_node_client(write_node(tmp_path, OWN), info, PUBLIC, tmp_path / "states").labels == "inferred"
+
+
+def test_every_way_to_share_labels_has_its_place() -> None:
+    assert set(LABELS) == set(get_args(LabelSharing))
 
 
 def test_weights_are_sent_by_every_kind_of_client_that_a_file_can_refuse() -> None:

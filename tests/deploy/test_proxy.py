@@ -1,5 +1,6 @@
 """Keys and the server's reverse proxy: real TLS on loopback, and only nodes' requests are forwarded."""
 
+import asyncio
 import re
 import shutil
 import socket
@@ -25,6 +26,7 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.message_pb2 import Metadata, ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+from starlette.responses import Response
 from typer.testing import CliRunner
 
 from trustmix.cli import app
@@ -155,6 +157,26 @@ def test_connections_without_a_key_are_few_and_end_soon(
             assert is_closed(stranger)
         monkeypatch.setattr("trustmix.deploy.proxy.STRANGER_TIMEOUT", 0.1)
         assert is_closed(stack.enter_context(connect(keys, counting_proxy)))
+
+
+def test_a_node_has_few_connections(keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trustmix.deploy.proxy.MAX_CONNECTIONS_PER_NODE", 2)
+    lines = [f"{name}: {value}" for name, value in signed_headers(keys).items()]
+    head = "\r\n".join(["POST /v1/fleet/push-object HTTP/1.1", "Host: x", "Content-Length: 900", *lines, "", ""])
+    monkeypatch.setattr("trustmix.deploy.proxy.Proxy._forward", wait_long)
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connect(keys, counting_proxy)) for _ in range(4)]
+        for connection in connections:
+            connection.sendall(head.encode())
+        assert is_closed(connections[0])
+        assert is_closed(connections[1])
+        connections[3].settimeout(0.5)
+        assert not is_closed(connections[3])
+
+
+async def wait_long(*_: object) -> Response:
+    await asyncio.sleep(10)
+    return Response()
 
 
 def is_closed(connection: ssl.SSLSocket) -> bool:

@@ -21,8 +21,8 @@ CLIENT_SETTINGS = ("clients", "rounds", "seed", "split", "train", "density", "wi
 """Settings that a node takes over as they are; they name no path and, but for the density, no code."""
 TEXT_SETTINGS = ("name", "data", "text", "label", "columns", "classes", "stem")
 """Settings of data and models whose texts are names of data sets, columns, classes and layers; others may be paths."""
-LABELS = ("none", "set", "counts")
-"""What clients share about their labels, from the least to the most."""
+LABELS = {"none": 0, "inferred": 0, "set": 1, "counts": 2}
+"""How much clients share about their labels; inferred shares nothing."""
 
 
 class AllowConfig(BaseModel):
@@ -166,7 +166,7 @@ def validate_policy(node: "NodeConfig", recipe: Recipe, client: str) -> None:
             f"The server's recipe has privacy.delta = {privacy.delta:g}; allow.delta in the node's file is "
             f"{allow.delta:g}.",
         )
-    if LABELS.index(wire.labels) > LABELS.index(allow.labels):
+    if LABELS[wire.labels] > LABELS[allow.labels]:
         raise NodeRefusal(
             not_allowed("wire.labels"),
             f'The server\'s recipe has wire.labels = "{wire.labels}", which shows it classes of the node; allow.labels '

@@ -65,6 +65,8 @@ REFUSAL_TIMEOUT = 1.0
 """Seconds in which a client can read a refusal before the connection ends."""
 BODY_TIMEOUT = 120.0
 """Seconds that the body of a request may take."""
+MAX_CONNECTIONS_PER_NODE = 16
+"""Connections of one node; a further one ends the oldest of them, which may hold a response that is not read."""
 MAX_REQUESTS_PER_NODE = 16
 """Requests of one node at the same time; Flower's nodes have up to four."""
 HOP_HEADERS = ("content-length", "content-encoding", "transfer-encoding", "connection", "server", "date")
@@ -146,24 +148,24 @@ def _start(server: uvicorn.Server, address: str) -> threading.Thread:
 
 
 class _Connection(H11Protocol):
-    """A connection that ends soon unless a registered key shows up on it."""
+    """A connection that ends soon unless a registered key shows up on it; a node has few of them."""
 
+    _node: str | None = None
+    """The node whose key has shown up, or None."""
     _expiry: asyncio.TimerHandle | None = None
     _since: float = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a key; if too many connections do, the oldest of them ends."""
-        others = [found for found in self.connections if isinstance(found, _Connection) and found._expiry is not None]
+        """Begin to wait for a key."""
         super().connection_made(transport)
         self.app_state = {**self.app_state, "connection": self}
         self._since = self.loop.time()
         self._expiry = self.loop.call_later(STRANGER_TIMEOUT, transport.abort)
-        if len(others) >= MAX_STRANGERS:
-            min(others, key=lambda found: found._since).abort()
+        self._limit(MAX_STRANGERS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self.admit()
+        self._cancel_expiry()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
@@ -172,16 +174,25 @@ class _Connection(H11Protocol):
         if self.transport.is_closing():
             self.loop.call_later(REFUSAL_TIMEOUT, self.transport.abort)
 
-    def admit(self) -> None:
-        """Let the connection stay: a registered key has signed a request on it."""
+    def admit(self, node: str) -> None:
+        """Let the connection stay: the key of a node has signed a request on it."""
+        self._cancel_expiry()
+        self._node = node
+        if node:
+            self._limit(MAX_CONNECTIONS_PER_NODE)
+
+    def _limit(self, most: int) -> None:
+        """End the oldest connection of the same node, or without one, if there are too many."""
+        alike = [found for found in self.connections if isinstance(found, _Connection) and found._node == self._node]
+        if len(alike) > most:
+            oldest = min(alike, key=lambda found: found._since)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
+    def _cancel_expiry(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-
-    def abort(self) -> None:
-        """End the connection."""
-        self.admit()
-        self.transport.abort()
 
 
 class Proxy:
@@ -230,7 +241,7 @@ class Proxy:
         node = "" if self._authenticator is None else self._authenticator.authenticate(request.headers)
         if node is None:
             return self._refuse_stranger(request)
-        request.state.connection.admit()
+        request.state.connection.admit(node)
         if node and self._active[node] >= MAX_REQUESTS_PER_NODE:
             return _refuse(429)
         self._active[node] += 1
