@@ -138,7 +138,7 @@ def test_a_rule_brings_its_density_unless_the_recipe_names_one() -> None:
         (["theory.every=1"], r"theory\.every measures scores of each round's models; leave density\.refresh out"),
         (["privacy={epsilon=8, mechanism='uploads'}"], r"sends no scores to keep; leave density\.refresh"),
         (["rule=fedavg"], r"density\.refresh is not read by fedavg: it exchanges weights; leave density\.refresh out"),
-        (["rule=selective-fd"], r"density\.refresh is not read by selective-fd: its clients send votes"),
+        (["rule=selective-fd"], r"density\.refresh is not read by selective-fd: its clients send scores of its own"),
     ],
 )
 def test_scores_that_are_not_sent_cannot_be_kept(other: list[str], sentence: str) -> None:
