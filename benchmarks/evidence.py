@@ -24,6 +24,7 @@ RULES: dict[str, list[str]] = {
     "true labels": ["rule=truth"],
     "trust": ["rule=trust", "guard.on=false"],
     "trust, guard": ["rule=trust"],
+    "trust, discriminator": ["rule=trust", "density.kind=discriminator", "guard.on=false"],
     "uwa, guard": ["rule=uwa"],
     "suwa, guard": ["rule=suwa"],
     "trust, sets": ["rule=trust", "wire.labels=set", "guard.on=false"],
