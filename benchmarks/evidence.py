@@ -1,6 +1,7 @@
 """Whole runs of the rules with the paper's density and with the density ratio, beside a teacher of true labels.
 
     python -m benchmarks.evidence --recipe fashion --classes 2,3,5,9,10 --seeds 0,1,2
+    python -m benchmarks.evidence --classes 5,3 --rules "trust, guard" --set attack.kind=margin --set attack.share=0.2
 
 Prints a line of JSON a run, appends it to `--out`, and leaves out runs that are there already. One seed of everything
 comes before the second seed of anything.
@@ -23,6 +24,9 @@ RULES: dict[str, list[str]] = {
     "true labels": ["rule=truth"],
     "trust": ["rule=trust", "guard.on=false"],
     "trust, guard": ["rule=trust"],
+    "trust, discriminator": ["rule=trust", "density.kind=discriminator", "guard.on=false"],
+    "uwa, guard": ["rule=uwa"],
+    "suwa, guard": ["rule=suwa"],
     "trust, sets": ["rule=trust", "wire.labels=set", "guard.on=false"],
     "uwa, ratio": ["rule=uwa", "density.kind=ratio", "guard.on=false"],
     "suwa, ratio": ["rule=suwa", "density.kind=ratio", "guard.on=false"],
@@ -30,6 +34,20 @@ RULES: dict[str, list[str]] = {
     "suwa": ["rule=suwa", "guard.on=false"],
     "avg": ["rule=avg", "guard.on=false"],
 }
+
+
+class LastTeacher(tm.Callback):
+    """Keeps the recall of each class by the teacher of the last round."""
+
+    def __init__(self) -> None:
+        self.labels = torch.zeros(0, dtype=torch.int64)
+        self.recalls: list[float] = []
+
+    def on_teacher(self, *found: Any) -> None:
+        """Measure it; it comes last."""
+        right = found[-1].argmax(1) == self.labels
+        classes = range(int(self.labels.max()) + 1)
+        self.recalls = [round(float(right[self.labels == c].double().mean()), 3) for c in classes]
 
 
 class Truth(SumAggregator):
@@ -54,10 +72,11 @@ def play(recipe: str, rule: str, classes: str, seed: int, settings: list[str]) -
     """The figures of one run."""
     changes = [*RULES[rule], f"split.classes_per_client={classes}", f"seed={seed}", *settings]
     chosen = tm.Recipe.load(recipe, changes)
-    with build_federation(chosen) as experiment:
+    watch = LastTeacher()
+    with build_federation(chosen, callbacks=[watch]) as experiment:
         labels = experiment.federation.context.public_labels
         assert labels is not None
-        Truth.labels = labels
+        Truth.labels = watch.labels = labels
         history = experiment.federation.run(rounds=chosen.rounds)
     rounds = history.rounds
     last = rounds[-1]
@@ -72,7 +91,8 @@ def play(recipe: str, rule: str, classes: str, seed: int, settings: list[str]) -
         "ece": last.ece_mean,
         "agreement": getattr(last, "agreement_mean", None),
     }
-    return {key: None if value is None else round(value, 4) for key, value in figures.items()}
+    rounded = {key: None if value is None else round(value, 4) for key, value in figures.items()}
+    return {**rounded, "recalls": watch.recalls}
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     "small nan": ("digits", [*SMALL, "attack.kind=nan"]),
     "small faults": ("digits", [*SMALL, "faults.crash=0.2", "faults.late=0.1", "participation.fraction=0.8"]),
     "small features": ("digits", [*SMALL, "density.kind=features"]),
-    "small duq": ("digits", [*SMALL, "density.kind=duq"]),
+    "small duq": ("digits", [*SMALL, "rule=suwa", "density.kind=duq"]),
     "small kernel": ("digits", [*SMALL, "density.kind=kernel", "density.standardise=true"]),
     "small density form": ("digits", [*SMALL, "wire.form=density"]),
     "small uint4 delta": ("digits", [*SMALL, "wire.up=uint4", "wire.down=uint8", "wire.delta=true"]),

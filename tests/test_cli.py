@@ -1,5 +1,6 @@
 """The command line as a user meets it: what it prints, and its exit codes."""
 
+import logging
 import re
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from trustmix.cli import app
+from trustmix.cli.app import handle_errors, log_to_console, make_console
 from trustmix.cli.progress import Display
+from trustmix.errors import TrustmixError
 from trustmix.experiment.recipe import builtin_recipes
 from trustmix.federation import ProgressEvent
 
@@ -54,6 +57,30 @@ def test_run_prints_rounds_and_a_table_and_names_the_directory(tmp_path: Path, m
     assert (folder / "report.html").exists()
     assert CliRunner().invoke(app, ["run", "demo", *SETS]).exit_code == 2
     assert CliRunner().invoke(app, ["run", "demo", *SETS, "--resume"]).exit_code == 0
+
+
+HOSTILE = "left out north: [/x] [bold]:smiley: \x1b[2J"
+"""Text that rich would take for markup, and a terminal for a command."""
+
+
+def test_what_others_wrote_is_printed_as_it_is_and_cannot_end_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    console = make_console()
+    with log_to_console(console):
+        logging.getLogger("trustmix.deploy.server").info("round 1: %s", HOSTILE)
+    console.print("[/x]")
+    assert capsys.readouterr().out == "round 1: left out north: [/x] [bold]:smiley: ?[2J\n[/x]\n"
+
+
+def test_an_error_that_quotes_others_cannot_control_the_terminal() -> None:
+    @handle_errors
+    def command() -> None:
+        raise TrustmixError(HOSTILE)
+
+    hostile = typer.Typer()
+    hostile.command()(command)
+    result = CliRunner().invoke(hostile, [])
+    assert result.exit_code == 2
+    assert result.stderr == "Error: left out north: [/x] [bold]:smiley: ?[2J\n"
 
 
 def test_runs_of_the_same_name_are_distinguished_in_a_report(tmp_path: Path) -> None:

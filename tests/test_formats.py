@@ -121,3 +121,10 @@ def test_a_round_that_a_newer_trustmix_left_half_done_can_be_completed(tmp_path:
     Checkpoint(tmp_path).commit(ServerState(3, b"teacher", asdict(half)))
     edit(tmp_path / "server.json", lambda record: record["pending"].update(temperature=300))
     assert Round(**(Checkpoint(tmp_path).load().pending or {})) == half
+
+
+def test_a_round_of_an_older_trustmix_has_no_agreement(folder: Path) -> None:
+    edit(folder / RUN / "rounds.jsonl", lambda record: [record.pop(name) for name in ("agreement", "agreement_mean")])
+    (line,) = RunDirectory(folder / RUN).rounds()
+    assert (line.agreement, line.agreement_mean) == ({}, None)
+    assert load_study([folder / RUN]).runs[0].last_round == line

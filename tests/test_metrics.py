@@ -5,11 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss
 
-from trustmix.metrics import ClassificationMetrics, calibration_error, negative_log_likelihood
+from trustmix.metrics import (
+    TEMPERATURES,
+    ClassificationMetrics,
+    calibration_error,
+    fit_temperature,
+    negative_log_likelihood,
+)
 
 
 def drawn(seed: int, samples: int = 300, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -45,3 +51,28 @@ def test_the_calibration_error_lies_between_nothing_and_one(seed: int, classes: 
 
 def test_a_class_that_was_dropped_counts_as_very_unlikely_not_as_impossible() -> None:
     assert negative_log_likelihood([[1.0, 0.0]], [1]) == pytest.approx(12 * math.log(10))
+
+
+@given(st.integers(1, 200), st.integers(2, 12), st.floats(0.2, 5.0), st.integers(0, 2**20))
+@settings(deadline=None, max_examples=30)
+def test_no_other_temperature_fits_smoothed_labels_better(n: int, classes: int, scale: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits, labels = scale * rng.normal(size=(n, classes)), rng.integers(0, classes, n)
+    smoothed = np.full((n, classes), 1 / (n + 2) / classes)
+    smoothed[np.arange(n), labels] += 1 - 1 / (n + 2)
+
+    def loss(temperature: float) -> float:
+        z = logits / temperature
+        z = z - z.max(1, keepdims=True)
+        return float(-(smoothed * (z - np.log(np.exp(z).sum(1, keepdims=True)))).sum(1).mean())
+
+    found = fit_temperature(logits, labels)
+    others = np.clip([*TEMPERATURES, found * 1.01, found / 1.01, 1.0], *TEMPERATURES)
+    assert all(loss(found) <= loss(other) + 1e-12 for other in others)
+
+
+def test_a_few_samples_that_are_all_right_do_not_make_a_model_certain() -> None:
+    temperature = fit_temperature([[4.0, 0.0, 0.0]] * 24, [0] * 24)
+    sure = torch.softmax(torch.tensor([4.0, 0.0, 0.0]) / temperature, 0)[0]
+    assert float(sure) == pytest.approx(1 - 2 / 3 / 26, abs=1e-4)
+    assert fit_temperature(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)) == 1

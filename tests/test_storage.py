@@ -1,5 +1,6 @@
 """Files: whole or not at all, and never executed."""
 
+import stat
 import subprocess
 import sys
 import threading
@@ -9,7 +10,16 @@ import pytest
 import torch
 
 from trustmix import Checkpoint, StorageError, TrustmixError
-from trustmix.storage import lock_directory, read_bytes, read_json, read_tensors, write_bytes, write_json, write_tensors
+from trustmix.storage import (
+    lock_directory,
+    make_private_directory,
+    read_bytes,
+    read_json,
+    read_tensors,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
@@ -92,3 +102,14 @@ def test_a_directory_that_cannot_be_made_or_locked_is_named(tmp_path: Path) -> N
         lock_directory(tmp_path / "folder"),
     ):
         pass
+
+
+def test_a_private_directory_is_closed_to_others_even_if_it_was_open_before(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "state"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    make_private_directory(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="Could not make the directory"):
+        make_private_directory(tmp_path / "file")

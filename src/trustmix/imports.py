@@ -28,16 +28,18 @@ def import_object(reference: str, key: str, *, function: bool = True) -> Any:
     Raises
     ------
     TrustmixError
-        If the reference has another form, cannot be imported, or is not callable.
+        If the reference has another form, is of Python's standard library, cannot be imported, or is not callable.
 
     Examples
     --------
-    >>> import_object("math:sqrt", "model.source")(9.0)
-    3.0
+    >>> import_object("torch.nn:Linear", "model.source")(3, 2)
+    Linear(in_features=3, out_features=2, bias=True)
     """
     module_name, colon, name = reference.partition(":")
     if not (module_name and colon and name):
         raise TrustmixError(f'{key} is "{reference}"; it must look like "package.module:name".')
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        raise TrustmixError(f'{key} is "{reference}", which is of Python\'s standard library; name code of your own.')
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -1,5 +1,6 @@
-"""Metrics of predicted probabilities: accuracy, negative log-likelihood and expected calibration error."""
+"""Metrics of predicted probabilities: accuracy, negative log-likelihood and expected calibration error; temperature."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,9 @@ BINS = 15
 """Intervals of equal width for the confidence."""
 MIN_PROBABILITY = 1e-12
 """A smaller probability counts as this one, since a codec may round a probability to 0."""
+
+TEMPERATURES = (0.05, 20.0)
+"""The lowest and the highest temperature that is fitted."""
 
 
 @dataclass(frozen=True)
@@ -101,3 +105,39 @@ def calibration_error(probabilities: ArrayLike, labels: ArrayLike) -> float:
     place = (confidence * BINS).ceil().sub(1).clamp(0, BINS - 1).to(torch.int64)
     gaps = torch.zeros(BINS, dtype=torch.float64, device=guess.device).index_add_(0, place, right - confidence)
     return float(gaps.abs().sum() / len(right))
+
+
+def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
+    """The temperature T (Guo et al., 2017) for which softmax(logits / T) has the least negative log-likelihood.
+
+    Labels are smoothed by 1 / (n + 2), as in Platt's scaling, so that a few samples that are all right do not make the
+    probabilities certain.
+
+    Parameters
+    ----------
+    logits : array-like (n, C)
+        Logits of samples that the model was not trained on.
+    labels : array-like (n,)
+        Their classes.
+
+    Returns
+    -------
+    float
+        Between the two `TEMPERATURES`; 1 without samples.
+
+    Examples
+    --------
+    >>> round(fit_temperature([[8.0, 0.0]] * 100, [0] * 75 + [1] * 25), 2)  # odds of 3 to 1, smoothed
+    7.37
+    """
+    z, truth = to_float_tensor(logits, "logits").to("cpu", torch.float64), torch.as_tensor(labels).cpu()
+    if len(z) == 0:
+        return 1.0
+    smoothing = 1 / (len(z) + 2)
+    expected = (1 - smoothing) * z.gather(1, truth[:, None]).mean() + smoothing * z.mean()
+    low, high = (math.log(temperature) for temperature in TEMPERATURES)
+    for _ in range(60):  # the slope in 1 / T rises with 1 / T, so its sign is that of the way to go
+        middle = (low + high) / 2
+        slope = (torch.softmax(z / math.exp(middle), 1) * z).sum(1).mean() - expected
+        low, high = (middle, high) if slope > 0 else (low, middle)
+    return math.exp((low + high) / 2)

@@ -30,6 +30,10 @@ RecordT = TypeVar("RecordT", bound="DataclassInstance")
 
 METADATA = "trustmix"
 """The key of our metadata in the header of a safetensors file."""
+PRIVATE_MODE = 0o700
+"""The permissions of a directory that only its owner can enter."""
+OTHERS_MODE = 0o077
+"""The permissions of all but the owner."""
 LOCK_FILE = ".lock"
 """The file that `lock_directory` leaves in a directory."""
 
@@ -427,6 +431,35 @@ def parse_record(kind: type[RecordT], record: object, supported: int, source: st
     if missing:
         raise StorageError(f"{source} is no record of a {kind.__name__}; it lacks {', '.join(missing)}.")
     return kind(**found)
+
+
+def make_private_directory(folder: Path) -> None:
+    """Make a directory that only its owner can enter, or take away the access of others to one that exists.
+
+    Parameters
+    ----------
+    folder
+        The directory; missing parents are created as usual.
+
+    Raises
+    ------
+    StorageError
+        If the directory cannot be created or changed.
+
+    Examples
+    --------
+    >>> import stat, tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "state"
+    >>> make_private_directory(folder)
+    >>> oct(stat.S_IMODE(folder.stat().st_mode))
+    '0o700'
+    """
+    try:
+        folder.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
+        if folder.stat().st_mode & OTHERS_MODE:
+            folder.chmod(PRIVATE_MODE)
+    except OSError as error:
+        raise StorageError(f"Could not make the directory {folder} private: {error.strerror}.") from error
 
 
 @contextmanager

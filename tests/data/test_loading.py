@@ -71,7 +71,8 @@ def test_a_function_of_the_users(function: str, monkeypatch: pytest.MonkeyPatch)
         ("test_loading:nothing", "has no nothing"),
         ("no_such_module:f", "cannot be imported"),
         ("test_loading", "must look like"),
-        ("math:pi", "not a function"),
+        ("torch:pi", "not a function"),
+        ("subprocess:check_output", "is of Python's standard library"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_explained(

@@ -14,8 +14,9 @@ from flwr.app import Message
 
 import trustmix as tm
 from trustmix.deploy.flower_engine import FlowerEngine
-from trustmix.deploy.membership import UNKNOWN_RUN, Membership
+from trustmix.deploy.membership import Membership
 from trustmix.deploy.message_handler import MessageHandler
+from trustmix.deploy.refusal import UNKNOWN_RUN
 from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
 
@@ -52,6 +53,9 @@ def test_a_federation_over_flower_gives_the_numbers_of_one_on_this_machine(link:
     ours = tm.Federation(clients=make_engine(link, tmp_path, 3), public=PUBLIC).run(3)
     local = tm.Federation(clients=[build_client(name) for name in ("east", "north", "south")], public=PUBLIC).run(3)
     assert [line.concentration for line in ours.rounds] == pytest.approx([line.concentration for line in local.rounds])
+    for mine, theirs in zip(ours.rounds, local.rounds, strict=True):
+        assert set(mine.agreement) == {"north", "south", "east"}
+        assert (mine.agreement, mine.public_epochs) == (theirs.agreement, theirs.public_epochs)
     assert {*ours.rounds[0].participants} == {"north", "south", "east"}
     assert ours.rounds[0].bytes_up == local.rounds[0].bytes_up
 

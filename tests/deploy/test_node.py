@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,12 +10,15 @@ import torch
 from typer.testing import CliRunner
 
 from trustmix.cli import app
+from trustmix.data import load
 from trustmix.deploy.node import NodeConfig, build_node_client, load_node_data
+from trustmix.deploy.node_policy import LABELS, WEIGHT_CLIENTS
+from trustmix.deploy.refusal import CLASSES, DATA, INPUTS, MESSAGE, MODEL, PATHS, NodeRefusal, not_allowed
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.recipe import Recipe
-from trustmix.federation import Public, Request
+from trustmix.federation import METHODS, LabelSharing, Public, Request
 from trustmix.wire import decode_upload
 
 TABLE = "age,pressure,diagnosis\n" + "".join(f"{30 + i},{i % 7},{'ill' if i % 3 else 'healthy'}\n" for i in range(60))
@@ -94,11 +98,11 @@ def test_a_share_is_the_client_of_the_recipes_own_split(tmp_path: Path) -> None:
         build_node_client(node, run_info(recipe=recipe.client_toml()), PUBLIC, tmp_path / "states")
 
 
-MODEL = "import torch\n\ndef build(shape, classes):\n    return torch.nn.Linear(shape[0], classes)\n"
+MODEL_CODE = "import torch\n\ndef build(shape, classes):\n    return torch.nn.Linear(shape[0], classes)\n"
 
 
 def test_a_model_of_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "house_models.py").write_text(MODEL)
+    (tmp_path / "house_models.py").write_text(MODEL_CODE)
     monkeypatch.chdir(tmp_path)
     node = write_node(tmp_path, OWN + 'model = "house_models:build"\n')
     client = build_node_client(node, run_info(), PUBLIC, tmp_path / "states")
@@ -126,7 +130,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
 
 def test_a_node_runs_no_function_that_the_server_names(tmp_path: Path) -> None:
     recipe = Recipe.load({"data": {"name": "digits"}, "model": {"source": "os:system"}})
-    with pytest.raises(TrustmixError, match="name a model of this node's own"):
+    with pytest.raises(TrustmixError, match="set model in the node's file"):
         build_node_client(write_node(tmp_path, OWN), run_info(recipe=recipe.client_toml()), PUBLIC, tmp_path / "states")
 
 
@@ -138,6 +142,9 @@ def test_a_node_runs_no_function_that_the_server_names(tmp_path: Path) -> None:
         ('share = 1\nlabel = "x"\n', "label goes with data"),
         ("share = -1\n", "share: input should be greater"),
         ("share = [", "is not valid TOML"),
+        (OWN + 'path = "x"\n', "path goes with share"),
+        (OWN + '[allow]\nlabels = "all"\n', "allow.labels: "),
+        (OWN + "[allow]\ndisc = 3\n", "disc"),
     ],
 )
 def test_a_file_that_is_not_a_nodes_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
@@ -171,12 +178,125 @@ def test_a_server_makes_a_node_import_neither_a_rule_nor_a_function(tmp_path: Pa
         else:
             with pytest.raises(TrustmixError, match='no kind of client ""'):
                 build_node_client(node, run_info(recipe=text, client=kind), public, tmp_path / "states")
-    for source in (
-        '[data]\nsource = "no_such_module:data"\n',
-        '[data]\nname = "digits"\n[model]\nsource = "no:model"\n',
-    ):
-        with pytest.raises(TrustmixError, match="a node with a share runs none"):
-            build_node_client(write_node(tmp_path, "share = 2\n"), run_info(recipe=source), public, tmp_path / "states")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "advice"),
+    [
+        ('[data]\nsource = "subprocess:check_output"\n', "set path in the node's file"),
+        ('[data]\nname = "npz"\npath = "/etc/secrets.npz"\n', "set path in the node's file"),
+        ('[data]\nname = "yahoo"\ntokenizer = "/home/ann"\n', "set path in the node's file"),
+        ('[data]\nname = "digits"\n[public]\ndata = "npz"\npath = "/etc/x.npz"\n', "use built-in public data"),
+        ('[data]\nname = "digits"\n[model]\nsource = "no:model"\n', "set model in the node's file"),
+        ('[data]\nname = "digits"\n[model]\nname = "resnet18"\nweights = "/etc/x"\n', "set model in the node's file"),
+        ('[data]\nname = "digits"\n[[model]]\nname = "bert-tiny"\nweights = "x"\n', "set model in the node's file"),
+        ('[data]\nname = "digits"\n[density]\nkind = "no:Density"\n', "set density in the node's file"),
+    ],
+)
+def test_a_path_or_a_source_of_the_server_is_never_followed(tmp_path: Path, recipe: str, advice: str) -> None:
+    with pytest.raises(NodeRefusal, match=advice) as refusal:
+        build_node_client(write_node(tmp_path, "share = 2\n"), run_info(recipe=recipe), PUBLIC, tmp_path / "states")
+    assert refusal.value.reason == PATHS
+
+
+def test_paths_of_the_servers_data_are_nothing_to_a_node_with_data_of_its_own(tmp_path: Path) -> None:
+    text = '[data]\nname = "npz"\npath = "/srv/x.npz"\n[public]\ndata = "npz"\npath = "/srv/y.npz"\n'
+    node = write_node(tmp_path, OWN)
+    assert build_node_client(node, run_info(recipe=text), PUBLIC, tmp_path / "states").id == "north"
+
+
+def test_a_share_of_files_is_read_where_the_nodes_own_file_states(tmp_path: Path) -> None:
+    data = load("digits")
+    np.savez(
+        tmp_path / "digits.npz",
+        x_train=data.train.inputs.numpy(),
+        y_train=data.train.labels.numpy(),
+        x_test=data.test.inputs.numpy(),
+        y_test=data.test.labels.numpy(),
+    )
+    settings = ["clients=3", "split.classes_per_client=4", "split.samples_per_client=100", "public.samples=50"]
+    here = Recipe.load(
+        {"data": {"name": "npz", "path": str(tmp_path / "digits.npz")}}, [*settings, "engine.mode=sequential"]
+    )
+    public = build_federation(here).federation.context.public
+    there = here.client_toml().replace(str(tmp_path), "/nowhere")
+    node = write_node(tmp_path, 'share = 1\npath = "digits.npz"\n')
+    assert build_node_client(node, run_info(recipe=there), public, tmp_path / "states").id == "1"
+
+
+@pytest.mark.parametrize(
+    ("own", "settings", "kind", "setting"),
+    [
+        ("epsilon = 4\n", ["privacy.epsilon=8"], "distillation", "privacy.epsilon"),
+        ("epsilon = 4\n", [], "distillation", "privacy.epsilon"),
+        ("", ["privacy.epsilon=8", "privacy.delta=1e-3"], "distillation", "privacy.delta"),
+        ("", ["wire.labels=set"], "distillation", "wire.labels"),
+        ('[allow]\nlabels = "set"\n', ["wire.labels=counts"], "distillation", "wire.labels"),
+        ("", ["wire.form=density"], "distillation", "wire.form"),
+        ("", [], "weights", "rule"),
+        ("", [], "scaffold", "rule"),
+    ],
+)
+def test_a_node_lets_no_more_out_than_its_own_file_allows(
+    tmp_path: Path, own: str, settings: list[str], kind: str, setting: str
+) -> None:
+    recipe = Recipe.load("demo", ["model.hidden=[4]", *settings])
+    node = write_node(tmp_path, OWN + own)
+    with pytest.raises(NodeRefusal, match="in the node's file") as refusal:
+        build_node_client(node, run_info(recipe=recipe.client_toml(), client=kind), PUBLIC, tmp_path / "states")
+    assert refusal.value.reason == not_allowed(setting)
+
+
+def test_what_a_nodes_own_file_allows_may_leave_it(tmp_path: Path) -> None:
+    recipe = Recipe.load("demo", ["model.hidden=[4]", "wire.labels=set", "wire.form=density"])
+    node = write_node(tmp_path, OWN + '[allow]\nlabels = "counts"\nform = "density"\nweights = true\n')
+    for kind in ("distillation", "weights"):
+        build_node_client(node, run_info(recipe=recipe.client_toml(), client=kind), PUBLIC, tmp_path / "states")
+
+
+def test_labels_that_the_server_infers_need_no_permission(tmp_path: Path) -> None:
+    recipe = Recipe.load("demo", ["model.hidden=[4]", "wire.labels=inferred"])
+    info = run_info(recipe=recipe.client_toml())
+    assert build_node_client(write_node(tmp_path, OWN), info, PUBLIC, tmp_path / "states").labels == "inferred"
+
+
+def test_every_way_to_share_labels_has_its_place() -> None:
+    assert set(LABELS) == set(get_args(LabelSharing))
+
+
+def test_weights_are_sent_by_every_kind_of_client_that_a_file_can_refuse() -> None:
+    methods = [METHODS.get(name) for name in METHODS.names()]
+    assert {method.client for method in methods if method.exchanges == "weights"} == {*WEIGHT_CLIENTS}
+
+
+def test_a_server_gets_no_column_that_the_nodes_own_file_does_not_list(tmp_path: Path) -> None:
+    node = write_node(tmp_path, OWN + 'columns = ["age", "pressure"]\n')
+    asked = run_info(columns=["pressure", "age"])
+    client = build_node_client(node, asked, PUBLIC, tmp_path / "states")
+    assert float(client.private.inputs[:, 0].max()) <= 6, "the order is the server's"
+    node = write_node(tmp_path, OWN + 'columns = ["age"]\n')
+    with pytest.raises(NodeRefusal, match='the column "pressure", which columns in the node\'s file does not list'):
+        build_node_client(node, asked, PUBLIC, tmp_path / "states")
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "reason"),
+    [
+        (OWN, {"classes": ["healthy", "sick"]}, CLASSES),
+        (OWN + 'columns = ["age"]\n', {}, INPUTS),
+        (OWN.replace("diagnosis", "result"), {}, DATA),
+        (OWN + 'model = "no_such_module:build"\n', {}, MODEL),
+        (OWN, {"recipe": "clients = ["}, MESSAGE),
+        (OWN, {"recipe": "data = 3\nclients = 0"}, MESSAGE),
+        ("share = 0\n", {"recipe": "data = 3"}, MESSAGE),
+    ],
+)
+def test_the_reason_for_the_server_quotes_nothing_of_the_node(
+    tmp_path: Path, text: str, changes: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(NodeRefusal) as refusal:
+        build_node_client(write_node(tmp_path, text), run_info(**changes), PUBLIC, tmp_path / "states")
+    assert refusal.value.reason == reason
 
 
 def test_a_promise_of_privacy_is_not_kept_by_a_client_that_sends_weights(tmp_path: Path) -> None:
@@ -184,7 +304,7 @@ def test_a_promise_of_privacy_is_not_kept_by_a_client_that_sends_weights(tmp_pat
     public = build_federation(Recipe.load(recipe, ["engine.mode=sequential"])).federation.context.public
     with pytest.raises(TrustmixError, match="a client of kind weights sends other things"):
         build_node_client(
-            write_node(tmp_path, "share = 2\n"),
+            write_node(tmp_path, "share = 2\n[allow]\nweights = true\n"),
             run_info(recipe=recipe.client_toml(), client="weights"),
             public,
             tmp_path / "states",
@@ -228,7 +348,7 @@ def test_a_nodes_file_bounds_what_all_runs_together_may_spend(tmp_path: Path) ->
     assert 8 < (reply.epsilon or 0) < 13
     with pytest.raises(TrustmixError, match="and 13 is promised"):
         build_node_client(node, private_run("2" * 16), PUBLIC, tmp_path / "2")
-    with pytest.raises(TrustmixError, match=r"epsilon = 13.*the server's recipe has no \[privacy\]"):
+    with pytest.raises(TrustmixError, match=r"has no privacy\.epsilon; epsilon = 13"):
         build_node_client(write_node(tmp_path, OWN + "epsilon = 13\n"), run_info(), PUBLIC, tmp_path / "3")
     with pytest.raises(TrustmixError, match="epsilon"):
         write_node(tmp_path, OWN + "epsilon = 0\n")

@@ -1,12 +1,17 @@
 """Keys and the server's reverse proxy: real TLS on loopback, and only nodes' requests are forwarded."""
 
+import asyncio
 import re
 import shutil
+import socket
 import ssl
 import stat
 import subprocess
 import time
+from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,12 +19,22 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustmix[flower]'")
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import Metadata, ObjectTree
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+from starlette.responses import Response
 from typer.testing import CliRunner
 
 from trustmix.cli import app
 from trustmix.deploy.flower_processes import free_port
 from trustmix.deploy.keys import NodeKeys, ServerKeys, make_keys
-from trustmix.deploy.proxy import MAX_BODY_BYTES, run_proxy
+from trustmix.deploy.node_auth import UNKNOWN_KEY
+from trustmix.deploy.proxy import MAX_BODY_BYTES, MAX_QUERY_BYTES, run_proxy
+from trustmix.deploy.quota import UploadQuota
 from trustmix.errors import TrustmixError
 
 
@@ -39,9 +54,37 @@ def proxy(keys: Path) -> Iterator[str]:
         yield f"https://127.0.0.1:{ports[0]}"
 
 
-def post(keys: Path, url: str, content: bytes = b"") -> int:
+@pytest.fixture
+def quota() -> UploadQuota:
+    return UploadQuota()
+
+
+@pytest.fixture
+def counting_proxy(keys: Path, quota: UploadQuota) -> Iterator[str]:
+    """A proxy with a quota for each node, without a SuperLink behind it."""
+    ports = [free_port(), free_port()]
+    with run_proxy("127.0.0.1", ports[0], f"127.0.0.1:{ports[1]}", ServerKeys(keys / "server"), quota) as ready:
+        ready.set()
+        yield f"https://127.0.0.1:{ports[0]}"
+
+
+def signed_headers(keys: Path, node: str = "north", signed_at: datetime | None = None) -> dict[str, str]:
+    """The headers by which a node shows its key."""
+    key = load_ssh_private_key(NodeKeys(keys / node).private_key.read_bytes(), None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    timestamp = (signed_at or datetime.now(UTC)).isoformat()
+    return {
+        "flwr-public-key": b64encode(public_key_to_bytes(key.public_key())).decode(),
+        "flwr-timestamp": timestamp,
+        "flwr-signature": b64encode(sign_message(key, timestamp.encode())).decode(),
+    }
+
+
+def post(keys: Path, url: str, content: bytes | Iterator[bytes] = b"", headers: dict[str, str] | None = None) -> int:
+    """The status of the response to a request; by default one that node north has signed."""
     context = ssl.create_default_context(cafile=str(keys / "north" / "ca.crt"))
-    return httpx.post(url, content=content, verify=context).status_code
+    headers = signed_headers(keys) if headers is None else headers
+    return httpx.post(url, content=content, headers=headers, verify=context, timeout=60).status_code
 
 
 REFUSED = (
@@ -61,6 +104,146 @@ def test_requests_of_nodes_are_forwarded_and_all_others_are_not_found(keys: Path
     for path in REFUSED:
         assert post(keys, proxy + path) == 404, path
     assert post(keys, f"{proxy}/v1/fleet/push-object", b"x" * (MAX_BODY_BYTES + 1)) == 413
+    assert post(keys, f"{proxy}/v1/fleet/pull-messages", b"x" * (MAX_QUERY_BYTES + 1)) == 413
+    assert post(keys, f"{proxy}/v1/fleet/pull-messages", iter([b"of", b"unknown", b"length"])) == 411
+
+
+def test_a_request_that_no_registered_key_has_signed_is_refused_before_its_body_is_read(
+    keys: Path, proxy: str, tmp_path: Path
+) -> None:
+    make_keys(tmp_path / "other", ["trustmix.example.org"], ["stranger"])
+    old = datetime.now(UTC) - timedelta(minutes=10)
+    signed = signed_headers(keys)
+    wrong = signed_headers(keys, "south")["flwr-signature"]
+    for headers, status in (
+        ({}, UNKNOWN_KEY),
+        (signed_headers(tmp_path / "other", "stranger"), UNKNOWN_KEY),
+        ({**signed, "flwr-public-key": "no base64"}, UNKNOWN_KEY),
+        (signed_headers(keys, signed_at=old), 401),
+        ({**signed, "flwr-signature": wrong}, 401),
+        ({**signed, "flwr-timestamp": "yesterday"}, 401),
+    ):
+        assert post(keys, f"{proxy}/v1/fleet/pull-messages", headers=headers) == status
+    head = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 32000000\r\n\r\n"
+    with connect(keys, proxy) as connection:
+        connection.sendall(head)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 406")
+        with pytest.raises(OSError, match=r"EOF|reset|[Bb]roken"):
+            send_slowly(connection)
+
+
+def connect(keys: Path, proxy: str) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(keys / "north" / "ca.crt"))
+    raw = socket.create_connection(("127.0.0.1", int(proxy.rpartition(":")[2])), timeout=60)
+    return context.wrap_socket(raw, server_hostname="127.0.0.1")
+
+
+def send_slowly(connection: ssl.SSLSocket) -> None:
+    """Send until the other side ends the connection, at most for two minutes."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        connection.sendall(b"x" * 1000)
+        time.sleep(0.1)
+
+
+def test_connections_without_a_key_are_few_and_end_soon(
+    keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trustmix.deploy.proxy.MAX_STRANGERS", 5)
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(connect(keys, counting_proxy)) for _ in range(20)]
+        assert post(keys, f"{counting_proxy}/v1/fleet/pull-messages") == 503, "a node is still served"
+        for stranger in strangers[:14]:
+            assert is_closed(stranger)
+        monkeypatch.setattr("trustmix.deploy.proxy.STRANGER_TIMEOUT", 0.1)
+        assert is_closed(stack.enter_context(connect(keys, counting_proxy)))
+
+
+def test_a_node_has_few_connections(keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trustmix.deploy.proxy.MAX_CONNECTIONS_PER_NODE", 2)
+    lines = [f"{name}: {value}" for name, value in signed_headers(keys).items()]
+    head = "\r\n".join(["POST /v1/fleet/push-object HTTP/1.1", "Host: x", "Content-Length: 900", *lines, "", ""])
+    monkeypatch.setattr("trustmix.deploy.proxy.Proxy._forward", wait_long)
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connect(keys, counting_proxy)) for _ in range(4)]
+        for connection in connections:
+            connection.sendall(head.encode())
+        assert is_closed(connections[0])
+        assert is_closed(connections[1])
+        connections[3].settimeout(0.5)
+        assert not is_closed(connections[3])
+
+
+async def wait_long(*_: object) -> Response:
+    await asyncio.sleep(10)
+    return Response()
+
+
+def is_closed(connection: ssl.SSLSocket) -> bool:
+    """Whether the other side ends the connection within a minute."""
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_node_sends_no_more_than_the_answer_to_its_last_request_needs(
+    keys: Path, counting_proxy: str, quota: UploadQuota
+) -> None:
+    url = f"{counting_proxy}/v1/fleet/push-object"
+    assert post(keys, url, b"x") == 413
+    quota.grant("north", 1000)
+    assert post(keys, url, b"x" * 600) == 503  # forwarded
+    assert post(keys, url, b"x" * 600) == 413
+    assert post(keys, url, b"x" * 400) == 503
+    assert post(keys, url, b"x", signed_headers(keys, "south")) == 413, "a quota is a node's own"
+    assert post(keys, f"{counting_proxy}/v1/fleet/pull-messages", b"x") == 503
+
+
+def test_a_body_that_does_not_come_ends_the_request(
+    keys: Path, counting_proxy: str, quota: UploadQuota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trustmix.deploy.proxy.BODY_TIMEOUT", 0.1)
+    quota.grant("north", 1000)
+    lines = [f"{name}: {value}" for name, value in signed_headers(keys).items()]
+    head = "\r\n".join(["POST /v1/fleet/push-object HTTP/1.1", "Host: x", "Content-Length: 900", *lines, "", ""])
+    with connect(keys, counting_proxy) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_one_node_cannot_take_all_of_the_proxys_time(
+    keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trustmix.deploy.proxy.MAX_REQUESTS_PER_NODE", 0)
+    assert post(keys, f"{counting_proxy}/v1/fleet/pull-messages") == 429
+
+
+def test_messages_in_another_nodes_name_are_refused(keys: Path, proxy: str) -> None:
+    for source, status in ((7, 503), (8, 403)):
+        message = ProtoMessage(metadata=Metadata(src_node_id=source))
+        request = PushMessagesRequest(node=Node(node_id=7), messages_list=[message])
+        assert post(keys, f"{proxy}/v1/fleet/push-messages", request.SerializeToString()) == status
+    assert post(keys, f"{proxy}/v1/fleet/push-messages", b"no protobuf") == 403
+
+
+def nest(depth: int) -> ObjectTree:
+    """A tree in which each object has the next one twice, the second time without its own children."""
+    if depth == 0:
+        return ObjectTree(object_id="0")
+    return ObjectTree(object_id=str(depth), children=[nest(depth - 1), ObjectTree(object_id=str(depth - 1))])
+
+
+def chain(depth: int) -> ObjectTree:
+    return ObjectTree(object_id=str(depth), children=[chain(depth - 1)] if depth else [])
+
+
+def test_a_short_tree_of_objects_that_unfolds_to_an_endless_one_is_refused(keys: Path, proxy: str) -> None:
+    for tree, status in ((chain(4), 503), (nest(3), 403), (chain(50), 403)):
+        request = PushMessagesRequest(message_object_trees=[tree])
+        assert post(keys, f"{proxy}/v1/fleet/push-messages", request.SerializeToString()) == status
 
 
 def test_a_server_with_another_authoritys_certificate_is_refused(keys: Path, proxy: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 
 import json
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,10 +49,18 @@ def test_four_nodes_with_keys_get_the_numbers_of_one_machine_and_a_stranger_is_r
     assert [line["round"] for line in ours] == [1, 2]
     for mine, theirs in zip(ours, local.rounds, strict=True):
         assert mine["accuracy"] == pytest.approx(theirs.accuracy)
+        assert mine["agreement"] == pytest.approx(theirs.agreement)
         assert mine["local_accuracy"] == pytest.approx(theirs.local_accuracy)
         assert mine["teacher_accuracy"] == pytest.approx(theirs.teacher_accuracy)
         assert mine["bytes_up"] == theirs.bytes_up
     assert (deployment.out / "summary.json").exists()
+    private = [
+        deployment.out,
+        deployment.out / "checkpoint",
+        deployment.folder / "run.flower",
+        deployment.folder / "0-state",
+    ]
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in private} == {0o700}
 
 
 def test_a_node_with_its_own_data_sends_predictions_for_50000_samples_and_100_classes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from trustmix.cli import app
 from trustmix.experiment import estimate
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.estimate import estimate_cost
+from trustmix.federation.training import MAX_EPOCHS, MAX_FIRST_EPOCHS
 
 SMALL = ["clients=4", "rounds=3", "split.classes_per_client=3", "split.samples_per_client=60", "public.samples=300"]
 
@@ -60,3 +61,23 @@ def test_the_command_prints_time_memory_and_bytes_and_writes_nothing(
     for word in ("4 clients, 3 rounds, parameters: 4,810", "time: about", "memory: up to 0.6 GB", "uint4", "SCAFFOLD"):
         assert word in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_epochs_that_agreement_decides_are_counted_at_their_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [*SMALL, "engine.mode=sequential", "train.public_epochs=auto"]
+    recipe = Recipe.load("demo", changes)
+    clients = list(build_federation(recipe).clients)
+    private, public = math.ceil(48 / 32) * (5 + 2 * 1), math.ceil(300 / 32) * (MAX_FIRST_EPOCHS + 2 * MAX_EPOCHS)
+    assert estimate._steps(clients, recipe, exchanges=True) == 4 * (private + public)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["plan", "demo", *(part for change in changes for part in ("--set", change))])
+    assert "time: up to" in result.output
+
+
+def test_a_mixed_stage_goes_through_both_sets_for_the_public_epochs() -> None:
+    recipe = Recipe.load("demo", [*SMALL, "engine.mode=sequential", "train.stages=mixed"])
+    clients = list(build_federation(recipe).clients)
+    private, public = math.ceil(48 / 32), math.ceil(300 / 32)
+    assert estimate._steps(clients, recipe, exchanges=True) == 4 * (5 * private + 3 * 5 * (private + public))

@@ -89,6 +89,11 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("model.name=mpl", r'model: there is no model "mpl"\. Did you mean "mlp"\?'),
         ("model=[]", r"model: the list of models is empty\."),
         ("train.optimizer=adm", r'train\.optimizer: there is no optimizer "adm"'),
+        ("train.public_epochs=0", r"train\.public_epochs: it is 0; give a number of epochs, 1 or more, or auto\."),
+        (
+            "train.public_epochs=often",
+            r"train\.public_epochs: it is 'often'; give a number of epochs, 1 or more, or auto",
+        ),
         ("wire.up=float8", r'wire\.up: there is no codec "float8"'),
         ("wire={form='density', up='uint4'}", r"wire: the form density sends logits: up must be float32 or float16"),
         ("wire={form='density', delta=true}", r"wire: the form density sends logits: .* and delta false"),
@@ -133,7 +138,7 @@ def test_a_rule_brings_its_density_unless_the_recipe_names_one() -> None:
         (["theory.every=1"], r"theory\.every measures scores of each round's models; leave density\.refresh out"),
         (["privacy={epsilon=8, mechanism='uploads'}"], r"sends no scores to keep; leave density\.refresh"),
         (["rule=fedavg"], r"density\.refresh is not read by fedavg: it exchanges weights; leave density\.refresh out"),
-        (["rule=selective-fd"], r"density\.refresh is not read by selective-fd: its clients send votes"),
+        (["rule=selective-fd"], r"density\.refresh is not read by selective-fd: its clients send scores of its own"),
     ],
 )
 def test_scores_that_are_not_sent_cannot_be_kept(other: list[str], sentence: str) -> None:
@@ -177,3 +182,30 @@ def test_a_recipe_that_cannot_be_found_or_read_is_explained(tmp_path: Path) -> N
     (tmp_path / "no_data.toml").write_text("clients = 3")
     with pytest.raises(TrustmixError, match=r"no_data\.toml: data: field required"):
         Recipe.load(tmp_path / "no_data.toml")
+
+
+def test_feddf_distils_at_the_server_which_has_no_agreement_to_go_by() -> None:
+    assert Recipe.load("demo", ["train.public_epochs=auto"]).train.public_epochs == "auto"
+    with pytest.raises(TrustmixError, match=r"feddf does not go with train\.public_epochs = auto: .*; give a number"):
+        Recipe.load("demo", ["rule=feddf", "train.public_epochs=auto"])
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ("privacy.epsilon=8", r"train\.stages = mixed has in one batch with public ones; set train\.stages = two"),
+        ("train.augment=crop", r"train: augment changes private images alone"),
+        ("rule=fedavg", r"train\.stages is not read by fedavg: it exchanges weights; leave train\.stages out"),
+        ("rule=alone", r"train\.stages is not read by alone"),
+    ],
+)
+def test_mixed_batches_need_a_teacher_and_labels_that_may_share_a_batch(other: str, sentence: str) -> None:
+    with pytest.raises(TrustmixError, match=sentence):
+        Recipe.load("demo", ["train.stages=mixed", other])
+    Recipe.load("demo", ["train.stages=mixed", "privacy.epsilon=50", "privacy.mechanism=uploads"])
+
+
+@pytest.mark.parametrize("other", ["density.calibration=private", "privacy.epsilon=8"])
+def test_a_temperature_is_fitted_on_held_out_samples_alone(other: str) -> None:
+    with pytest.raises(TrustmixError, match=r"train\.calibrate fits a temperature on held-out samples"):
+        Recipe.load("demo", ["train.calibrate=true", other])

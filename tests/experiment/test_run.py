@@ -173,6 +173,24 @@ def test_interrupted_at_any_client_a_run_ends_in_the_same_numbers(
     assert trust(tmp_path / "cut") == trust(undisturbed)
 
 
+@pytest.mark.parametrize(
+    "changes", [["train.public_epochs=auto", "engine.store=disk"], ["train.public_epochs=auto", "train.stages=mixed"]]
+)
+def test_learning_that_agreement_decides_goes_on_as_if_never_interrupted(tmp_path: Path, changes: list[str]) -> None:
+    whole = tm.run(small(*changes), out=tmp_path / "whole")
+    assert all(set(line.public_epochs) == set(line.agreement) == set(line.accuracy) for line in whole.rounds)
+    moments = iter(range(20))
+
+    def interrupt(_: ProgressEvent) -> None:
+        if next(moments, None) is None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tm.run(small(*changes), out=tmp_path / "cut", callbacks=[ProgressCallback(interrupt)])
+    tm.run(small(*changes), out=tmp_path / "cut", resume=True)
+    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+
+
 def test_a_torn_last_line_is_told_again(undisturbed: Path, tmp_path: Path) -> None:
     class StopError(Exception):
         pass

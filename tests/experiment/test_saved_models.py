@@ -15,9 +15,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import trustmix as tm
+from trustmix import Recipe
 from trustmix.cli import app
 from trustmix.data import load
 from trustmix.experiment.predict import predict
+from trustmix.models import WithTemperature
 from trustmix.models.transformer import TextClassifier, save_for_transformers
 
 SMALL = {"clients": 4, "rounds": 1, "engine": {"mode": "sequential"}, "public": {"samples": 20}}
@@ -227,3 +229,19 @@ def test_an_unfinished_run_is_told_so(tmp_path: Path, digits: Path) -> None:
     shutil.copy(digits / "recipe.toml", tmp_path)
     with pytest.raises(tm.TrustmixError, match="not finished; go on with --resume"):
         tm.load_model(tmp_path)
+
+
+def test_a_calibrated_model_is_loaded_with_its_temperature_and_scores_as_without(tmp_path: Path) -> None:
+    small = ["clients=5", "rounds=2", "split.samples_per_client=60", "public.samples=60", "engine.mode=sequential"]
+    for name, calibrate in (("plain", "false"), ("calibrated", "true")):
+        tm.run(Recipe.load("demo", [*small, f"train.calibrate={calibrate}"]), out=tmp_path / name)
+    plain, calibrated = (tm.load_model(tmp_path / name, client=2) for name in ("plain", "calibrated"))
+    assert isinstance(calibrated, WithTemperature)
+    assert not isinstance(plain, WithTemperature)
+    test = tm.data.load("digits").test
+    with torch.no_grad():
+        logits, sharpened = plain(test.inputs), calibrated(test.inputs)
+    torch.testing.assert_close(logits / calibrated.temperature, sharpened)
+    one, other = (predict(tmp_path / name, "digits", client=2) for name in ("plain", "calibrated"))
+    torch.testing.assert_close(one.logits / calibrated.temperature, other.logits)
+    assert all(torch.equal(one.trust[key], other.trust[key]) for key in ("scores", "ranks", "held"))

@@ -170,3 +170,10 @@ def test_bad_input_is_answered_in_a_sentence(runs: Path, tmp_path: Path) -> None
         assert sentence in result.output
     with pytest.raises(TrustmixError, match="is no record of a Measurement; it lacks method, reference"):
         Measurement.from_json(json.dumps({"round": 1}))
+
+
+@pytest.mark.parametrize("change", ["train.public_epochs=auto", "train.stages=mixed"])
+def test_the_theory_of_steps_on_the_teacher_alone_is_not_measured_on_others(tmp_path: Path, change: str) -> None:
+    with pytest.raises(TrustmixError, match=r"set train\.public_epochs to a number and train\.stages to two"):
+        tm.run(small("theory.every=1", change), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

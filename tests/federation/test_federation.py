@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from trustmix import (
+    Callback,
     Checkpoint,
     ClassGaussians,
     Client,
@@ -21,6 +22,7 @@ from trustmix import (
     Public,
     Training,
     TrustmixError,
+    Upload,
 )
 from trustmix.engines import LocalEngine
 from trustmix.engines.fault_injection import FaultInjectionEngine
@@ -109,7 +111,7 @@ def algorithm_1(rounds: int, tau: float) -> list[tuple[list[float], list[float],
         weights = torch.softmax(tau * torch.stack(scores).double(), 0)
         teacher = torch.einsum("mn,mnc->nc", weights, torch.stack(q).double()).float()
         for i in range(len(members)):
-            learn(i, "public", round_ + 1, PUBLIC.inputs, teacher, TRAINING.public_epochs)
+            learn(i, "public", round_ + 1, PUBLIC.inputs, teacher, TRAINING.max_public_epochs(round_))
         accuracy = [correct(i, TEST) for i in range(len(members))]
         lines.append((accuracy, local, float((teacher.argmax(1) == PUBLIC.labels).double().mean())))
     return lines
@@ -407,3 +409,15 @@ def test_a_label_set_that_was_not_asked_for_is_refused(asked: Any, sent: Any, re
         failed = federation.run(rounds=1).rounds[0].failed
     assert set(failed) == ({"a"} if reason else set())
     assert reason is None or reason in failed["a"]
+
+
+@pytest.mark.parametrize(("rule", "kept"), [("uwa", False), ("avg", False), ("trust", True)])
+def test_a_label_set_that_the_rule_does_not_use_does_not_reach_the_guard(rule: str, kept: bool) -> None:
+    seen = []
+
+    class Watch(Callback):
+        def on_upload(self, round_: int, upload: Upload) -> None:
+            seen.append((round_, upload.class_counts is not None))
+
+    federation(clients(labels="set"), rule=rule, callbacks=[Watch()]).run(1)
+    assert seen == [(1, kept)] * 4

@@ -24,6 +24,8 @@ NONSENSE: dict[str, Any] = {
     "local_accuracy": -3.0,
     "seconds": {"train": -1.0, "x" * 999: 1.0},
     "epsilon": float("nan"),
+    "agreement": 1.5,
+    "public_epochs": -2,
 }
 
 

@@ -117,7 +117,7 @@ def test_more_samples_and_fewer_rounds_need_less_noise() -> None:
         ({"privacy": {"epsilon": 0}}, "privacy.epsilon"),
         ({"privacy": {"epsilon": 8.0, "delta": 0.1}}, r"client 0 has 60 records, and it must be well below 1/60"),
         ({"model": {"name": "resnet18"}}, "takes|batch norm"),
-        ({"theory": {"every": 1}, "rule": "suwa"}, "not on those of"),
+        ({"theory": {"every": 1}, "rule": "uwa"}, "not on those of"),
     ],
 )
 def test_what_would_break_a_promise_is_refused_in_a_sentence(

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trustmix.report.headline import headline, subtitle
+from trustmix.report.headline import headline, subtitle, warnings
 from trustmix.report.load import load_study
+from trustmix.report.page import write_report
 from trustmix.report.study import Cell, Study, Task
 
 Write = Callable[..., Any]
@@ -46,3 +47,16 @@ def test_the_headline_of_a_sweep_over_sizes_names_the_smallest_and_the_largest(
     assert text.startswith("sUWA reaches ")
     assert "with 100 public and 50 private samples and " in text
     assert text.endswith("with 200 public and 80 private samples.")
+
+
+def test_clients_that_take_in_less_than_half_of_the_teacher_are_a_warning(tmp_path: Path, run_directory: Write) -> None:
+    runs = [run_directory(tmp_path / rule, ["clients=4", "rounds=3", f"rule={rule}"]) for rule in ("avg", "suwa")]
+    study = load_study([run.path for run in runs])
+    (sentence,) = warnings(study)
+    assert sentence == "AVG: clients take in 35 % of the teacher; raise train.public_epochs, which is 5."
+    report = write_report(study, tmp_path / "report.html").read_text()
+    assert f'<p class="warning">{sentence}</p>' in report
+
+
+def test_runs_without_an_agreement_are_no_warning(tmp_path: Path, run_directory: Write) -> None:
+    assert warnings(load_study([run_directory(tmp_path / "alone", ["clients=4", "rounds=2", "rule=alone"]).path])) == []

@@ -5,7 +5,8 @@ Exit code 0 on success, 1 when runs of a sweep failed, 2 on bad input with one s
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -18,6 +19,8 @@ from trustmix.errors import TrustmixError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from trustmix.experiment.recipe import Recipe
 
 typer.core.HAS_RICH = False  # help is plain text; otherwise typer imports rich for it and prints "\\[required]"
 
@@ -62,12 +65,9 @@ def handle_errors(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except TrustmixError as error:
-            typer.echo(f"Error: {_shorten(' '.join(str(error).split()))}", err=True)  # it may quote lines
+            typer.echo(f"Error: {_shorten(' '.join(str(error).split()))}", err=True)  # it may quote lines of others
             raise typer.Exit(2) from error
-        except (
-            OSError,
-            MemoryError,
-        ) as error:  # a name that is too long, no permission, a device that fails, no memory
+        except (OSError, MemoryError) as error:  # such as a name that is too long, or no permission
             typer.echo(f"Error: {_describe(error)}", err=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as stop:
@@ -79,8 +79,8 @@ def handle_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 def _shorten(text: str) -> str:
     """A text that may quote names of any length, and bytes that are no UTF-8."""
-    printable = text.encode("utf-8", "backslashreplace").decode()
-    return printable if len(printable) <= MAX_ERROR else f"{printable[:MAX_ERROR]} ..."
+    shown = printable(text)
+    return shown if len(shown) <= MAX_ERROR else f"{shown[:MAX_ERROR]} ..."
 
 
 def _describe(error: OSError | MemoryError) -> str:
@@ -96,7 +96,83 @@ Out = Annotated[Path | None, typer.Option("--out", help="The run directory.", sh
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.", show_default=False)
 ]
+AllowCode = Annotated[
+    bool,
+    typer.Option("--allow-code", help="Run code that a recipe or run directory from elsewhere names."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def confirm_code(files: Iterable[Path], *, allow_code: bool, recipe: "Recipe | None" = None) -> bool:
+    """Ask whether recipes from elsewhere may run code; without a terminal, refuse them.
+
+    Parameters
+    ----------
+    files
+        Recipes as TOML files; names of built-in recipes and files that do not exist are passed over.
+    allow_code
+        Whether the user has allowed it.
+    recipe
+        The recipe of the file with the user's changes.
+
+    Returns
+    -------
+    bool
+        True: code is allowed.
+
+    Raises
+    ------
+    TrustmixError
+        If a file names code, and it is not allowed.
+    """
+    from trustmix.experiment.own_code import foreign_code, validate_code
+
+    for file in files if not allow_code else ():
+        if file.is_file() and (found := foreign_code(file, recipe)):
+            names = ", ".join(f"{key} = {reference}" for key, reference in found.items())
+            question = printable(f"{file} is not below the current directory and runs code: {names}. Run it?")
+            if not (sys.stdin.isatty() and typer.confirm(question, err=True)):
+                validate_code(file, recipe)
+    return True
+
+
+def make_console(*, quiet: bool = False) -> "Console":
+    """Make a console that prints texts as they are: brackets and colons in them are no markup and no emoji.
+
+    Parameters
+    ----------
+    quiet
+        Whether the console prints nothing.
+
+    Returns
+    -------
+    Console
+        The console of the standard output.
+    """
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, quiet=quiet)
+
+
+def printable(text: str) -> str:
+    r"""Replace characters that would control a terminal: what is printed may quote another party.
+
+    Parameters
+    ----------
+    text
+        Any text.
+
+    Returns
+    -------
+    str
+        The text with a question mark in place of each such character; line breaks stay.
+
+    Examples
+    --------
+    >>> printable("north: \x1b[2J[/x]")
+    'north: ?[2J[/x]'
+    """
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
 @contextmanager
@@ -109,7 +185,12 @@ def log_to_console(console: "Console") -> Iterator[None]:
         The console that the records are printed to.
     """
     handler = logging.Handler()
-    handler.emit = lambda record: console.print(record.getMessage(), soft_wrap=True, highlight=False)  # type: ignore[method-assign]
+
+    def emit(record: logging.LogRecord) -> None:
+        text = printable(record.getMessage())
+        console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    handler.emit = emit  # type: ignore[method-assign]
     logger = logging.getLogger("trustmix")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import Out, Overrides, RecipeName, app, handle_errors, log_to_console
+from trustmix.cli.app import (
+    AllowCode,
+    Out,
+    Overrides,
+    RecipeName,
+    app,
+    confirm_code,
+    handle_errors,
+    log_to_console,
+    make_console,
+)
 from trustmix.errors import TrustmixError
 
 Keys = Annotated[Path | None, typer.Option("--keys", help="The folder that `trustmix keys` made.", show_default=False)]
@@ -54,14 +64,13 @@ def serve_command(
     nodes: Annotated[
         int | None, typer.Option("--nodes", min=1, help="Clients to wait for before round 1; the recipe's if not set.")
     ] = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Run a recipe with clients on other machines; the same command again goes on where it stopped.
 
     Example: trustmix serve fashion --keys keys/server --address 0.0.0.0:9092 --nodes 3 --out runs/hospitals
     """
     _require_flower()
-    from rich.console import Console
-
     from trustmix.deploy.keys import ServerKeys
     from trustmix.deploy.server import serve
     from trustmix.experiment.recipe import Recipe
@@ -70,10 +79,12 @@ def serve_command(
     host, port = _parse_address(address)
     folder = out or Path("runs") / f"{Path(recipe).stem}-served"
     _validate_security(host, keys, insecure)
-    console = Console(highlight=False, soft_wrap=True)
+    loaded = Recipe.load(recipe, overrides or [])
+    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
+    console = make_console()
     with log_to_console(console):
         history = serve(
-            Recipe.load(recipe, overrides or []),
+            loaded,
             folder,
             host,
             port,
@@ -81,7 +92,8 @@ def serve_command(
             nodes=nodes,
         )
     best = "-" if history.best_accuracy is None else f"{100 * history.best_accuracy:.1f} %"
-    console.print(f"{len(history.rounds)} rounds, best mean accuracy of the clients: {best}\nRun: {folder}")
+    text = f"{len(history.rounds)} rounds, best mean accuracy of the clients: {best}\nRun: {folder}"
+    console.print(text, soft_wrap=True, highlight=False)
 
 
 @app.command("join")
@@ -97,8 +109,6 @@ def join_command(
     Example: trustmix join trustmix.example.org:9092 --node node.toml --keys keys/north
     """
     _require_flower()
-    from rich.console import Console
-
     from trustmix.deploy.keys import NodeKeys
     from trustmix.deploy.node import NodeConfig
     from trustmix.deploy.supernode import join
@@ -106,7 +116,7 @@ def join_command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the SuperNode deactivates itself at the server
     host, port = _parse_address(server)
     _validate_security(host, keys, insecure)
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     config = NodeConfig.load(node)
     with log_to_console(console):
         join(config, f"{host}:{port}", None if keys is None else NodeKeys(keys))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import app, handle_errors
+from trustmix.cli.app import AllowCode, app, confirm_code, handle_errors
 from trustmix.errors import TrustmixError
 
 MAX_PRINTED = 10
@@ -19,6 +19,7 @@ def predict_command(
     data: Annotated[str, typer.Argument(help="An npz file, a table, a folder of images, or a data set's name.")],
     client: Annotated[str, typer.Option(help="Whose model: a client's number, or student.")] = "0",
     out: Annotated[Path, typer.Option("--out", help="The npz file of the predictions.")] = Path("predictions.npz"),
+    allow_code: AllowCode = False,
 ) -> None:
     """Predict the classes of new samples with a client's trained model.
 
@@ -29,7 +30,8 @@ def predict_command(
 
     if out.suffix != ".npz":
         raise TrustmixError(f"{out} (--out) must end in .npz.")
-    result = predict(folder, data, client)
+    allowed = confirm_code([folder / "recipe.toml"], allow_code=allow_code)
+    result = predict(folder, data, client, allow_code=allowed)
     write_npz(out, result.arrays())
     labelled = int((result.samples.labels >= 0).sum())
     typer.echo(f"samples: {len(result.logits)}, classes: {len(result.classes)}")

@@ -43,10 +43,10 @@ class Display:
         self.title = f"{title} " if title else ""
         self._live = (
             Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 TaskProgressColumn(),
-                TextColumn("{task.fields[accuracy]}"),
+                TextColumn("{task.fields[accuracy]}", markup=False),
                 TimeRemainingColumn(),
                 TextColumn("left"),
                 console=console,
@@ -151,7 +151,7 @@ def sweep_display(console: Console) -> Iterator["SweepCallback"]:
         The callback that the sweep takes.
     """
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TimeRemainingColumn(),
         TextColumn("left"),

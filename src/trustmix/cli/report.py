@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import app, handle_errors
+from trustmix.cli.app import AllowCode, app, confirm_code, handle_errors, make_console
 from trustmix.errors import TrustmixError
 
 
@@ -41,19 +41,20 @@ def theory_command(
         str | None,
         typer.Option(help="What counts as the truth: model or labels; the recipe's theory.reference if not set."),
     ] = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Measure the teacher of finished runs: its error, bias and variance, and the floor the theory predicts.
 
     Example: trustmix theory runs/suwa0 runs/suwa1 runs/suwa2 --out theory.html
     """
-    from rich.console import Console
-
     from trustmix.experiment.theory import analyze_runs
     from trustmix.report.theory_page import write_theory_page
 
     if reference not in (None, "model", "labels"):
         raise TrustmixError(f'--reference is "{reference}"; it must be model or labels.')
-    findings, console = analyze_runs(folders, reference), Console()
+    recipes = [file for folder in folders for file in sorted(folder.rglob("recipe.toml"))]
+    allowed = confirm_code(recipes, allow_code=allow_code)
+    findings, console = analyze_runs(folders, reference, allow_code=allowed), make_console()
     console.print(findings.table())
     console.print(findings.verdict(), soft_wrap=True, highlight=False)
     console.print(f"Page: {write_theory_page(findings, out)}", soft_wrap=True, highlight=False)

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import Out, Overrides, Quiet, RecipeName, app, handle_errors, log_to_console
+from trustmix.cli.app import (
+    AllowCode,
+    Out,
+    Overrides,
+    Quiet,
+    RecipeName,
+    app,
+    confirm_code,
+    handle_errors,
+    log_to_console,
+    make_console,
+)
 
 
 @app.command("demo")
@@ -22,8 +33,6 @@ def demo_command(
 
     Example: trustmix demo
     """
-    from rich.console import Console
-
     from trustmix.cli.progress import comparison_table, run_display
     from trustmix.experiment.demo import demo, verdict
     from trustmix.experiment.recipe import Recipe
@@ -31,7 +40,7 @@ def demo_command(
     from trustmix.report import load_study, write_report
 
     recipe = Recipe.load("demo", [f"seed={seed}"])
-    console = Console()
+    console = make_console()
     console.print(
         f"{recipe.clients} clients, {recipe.split.classes_per_client} digit classes each, {recipe.rounds} rounds"
     )
@@ -50,14 +59,13 @@ def run_command(
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the directory.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the run in the directory anew.")] = False,
+    allow_code: AllowCode = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a recipe into a run directory; Ctrl-C leaves a run that can be resumed.
 
     Example: trustmix run fashion --set split.classes_per_client=3 --set rule=avg --out runs/avg3
     """
-    from rich.console import Console
-
     from trustmix.cli.progress import comparison_table, run_display
     from trustmix.experiment.recipe import Recipe
     from trustmix.experiment.run import run
@@ -65,8 +73,9 @@ def run_command(
 
     changes = overrides or []
     loaded = Recipe.load(recipe, changes)
+    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
     folder = out or Path("runs") / _default_name(recipe, changes)
-    console = Console(quiet=quiet)
+    console = make_console(quiet=quiet)
     with run_display(console) as callbacks, log_to_console(console):
         history = run(loaded, out=folder, resume=resume, overwrite=overwrite, callbacks=callbacks)
     page = write_report(load_study([folder]), folder / "report.html")
@@ -90,21 +99,21 @@ def sweep_command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs side by side; if not set, what cores and memory allow.")
     ] = None,
+    allow_code: AllowCode = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a recipe with all combinations of some values, and make a table; the same command again goes on.
 
     Example: trustmix sweep digits --over rule=avg,uwa,suwa --over split.classes_per_client=2,3,5 --seeds 3
     """
-    from rich.console import Console
-
     from trustmix.cli.progress import sweep_display
     from trustmix.sweeps.sweep import parse_over, parse_seeds, sweep
     from trustmix.sweeps.table_formats import to_markdown, to_rich_table
 
     swept, changes = parse_over(over), overrides or []
+    confirm_code([Path(recipe).expanduser()], allow_code=allow_code)
     folder = out or Path("sweeps") / _default_name(recipe, [*swept, *changes])
-    console = Console(quiet=quiet)
+    console = make_console(quiet=quiet)
     with sweep_display(console) as show_progress:
         result = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, show_progress)
     if console.is_terminal:
@@ -136,25 +145,28 @@ def recipes_command() -> None:
 def plan_command(
     recipe: RecipeName,
     overrides: Overrides = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Estimate the cost of a run in time, memory and bytes by timing a few steps; nothing is written.
 
     Example: trustmix plan fashion --set rounds=50
     """
-    from rich.console import Console
     from rich.table import Column, Table
 
     from trustmix.cli.progress import format_bytes, format_duration
     from trustmix.experiment.estimate import estimate_cost
     from trustmix.experiment.recipe import Recipe
 
-    console = Console()
-    cost = estimate_cost(Recipe.load(recipe, overrides or []))
+    console = make_console()
+    loaded = Recipe.load(recipe, overrides or [])
+    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
+    cost = estimate_cost(loaded)
     models = ", ".join(f"{count:,}" for count in cost.parameters)
     console.print(f"{cost.clients} clients, {cost.rounds} rounds, parameters: {models}", highlight=False)
     console.print(f"engine: {cost.engine}", soft_wrap=True, highlight=False)
     stages = f"{format_duration(cost.training_seconds)} training, {format_duration(cost.predicting_seconds)} predicting"
-    console.print(f"time: about {format_duration(cost.seconds)} ({stages})", highlight=False)
+    about = "up to" if loaded.train.public_epochs == "auto" else "about"
+    console.print(f"time: {about} {format_duration(cost.seconds)} ({stages})", highlight=False)
     console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
     if cost.epsilon is not None:
         first, later, total = cost.epsilon

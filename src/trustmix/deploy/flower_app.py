@@ -42,6 +42,7 @@ def run_server_app(grid: Grid, context: Context) -> None:
 @client_app.train()
 @client_app.query("hello")
 @client_app.query("public")
+@client_app.query("refused")
 def handle_message(message: Message, context: Context) -> Message:
     """Handle one message to the node whose file the SuperNode's configuration names.
 

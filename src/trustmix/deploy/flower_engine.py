@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from trustmix.deploy.membership import UNKNOWN_RUN, Membership, client_sort_key
+from trustmix.deploy.membership import Membership, client_sort_key, validate_source
 from trustmix.deploy.records import pack_request, parse_reply
+from trustmix.deploy.refusal import UNKNOWN_RUN
+from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,7 @@ class _PendingRequest:
     """A request without a reply."""
 
     client: str
+    node: int
     connected_since: str
     """When the client's node had connected; a node that reconnects has lost the request."""
 
@@ -152,7 +155,9 @@ class FlowerEngine:
         message_id = self.membership.send(client, content, str(request.round), ttl)
         if message_id is None:
             return Failure(client, "the request could not be sent", sent=False)
-        self._pending[message_id] = _PendingRequest(client, self.membership.connected_since(client))
+        self._pending[message_id] = _PendingRequest(
+            client, self.membership.node_of(client), self.membership.connected_since(client)
+        )
         return message_id
 
     def _parse(self, client: str, request: Request, message: Message | None) -> Reply | Failure:
@@ -164,6 +169,17 @@ class FlowerEngine:
             self.membership.reset(client)
         return reply
 
+    def _accept(self, message_id: str, message: Message) -> list[tuple[str, Message | None]]:
+        """The reply, if it comes from the node that was sent the request; the request stays pending otherwise."""
+        pending = self._pending[message_id]
+        try:
+            validate_source(message, pending.node)
+        except TrustmixError as error:
+            log.info("a reply for client %s is refused: %s", pending.client, error)
+            return []
+        del self._pending[message_id]
+        return [(message_id, message)]
+
     def _poll(self) -> list[tuple[str, Message | None]]:
         """Replies that have arrived, by message id, None for those that never will; handshakes are continued."""
         time.sleep(POLL_INTERVAL)
@@ -174,8 +190,8 @@ class FlowerEngine:
             message_id = message.metadata.reply_to_message_id
             if message_id in self.membership.handshakes:
                 self.membership.handle_reply(message)
-            elif self._pending.pop(message_id, None):
-                replies.append((message_id, message))
+            elif message_id in self._pending:
+                replies += self._accept(message_id, message)
         for message_id, pending in list(self._pending.items()):
             if self.membership.connected_since(pending.client) not in ("", pending.connected_since):
                 del self._pending[message_id]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trustmix import storage
 from trustmix.deploy.keys import NodeKeys, ServerKeys
 from trustmix.engines.process_pool import die_with_parent
 from trustmix.errors import TrustmixError
@@ -59,7 +60,7 @@ class FlowerProcess:
     def secret(self) -> bytes:
         """The secret that a process needs to take tasks; created at first use."""
         if not self.secret_file.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            storage.make_private_directory(self.folder)
             handle = os.open(self.secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             os.write(handle, secrets.token_bytes(32))
             os.close(handle)
@@ -89,6 +90,7 @@ class FlowerProcess:
             raise TrustmixError(
                 f'{program} is not there; install Flower beside trustmix: pip install "trustmix[flower]".'
             )
+        storage.make_private_directory(self.folder)
         _ = self.secret  # the program reads its file
         common = ["--isolation", "process", "--superexec-auth-secret-file", str(self.secret_file)]
         common += ["--host", "127.0.0.1", "--port", str(self.port)]

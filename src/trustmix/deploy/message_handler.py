@@ -1,10 +1,12 @@
 """A node's side of a run: messages of the server, answered by the same `Client.step` as on one machine.
 
 The run's description, the public set and the client's states lie in the node's own folder, by run. A process that
-handles one message and ends, and one that stays, therefore give the same replies.
+handles one message and ends, and one that stays, therefore give the same replies. The reason of a failure that the
+server gets is one of a fixed list (`refusal`).
 """
 
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +16,10 @@ from typing import TypeAlias
 from flwr.app import Message, RecordDict
 
 from trustmix import storage
-from trustmix.deploy.membership import UNKNOWN_RUN, validate_client_id
-from trustmix.deploy.records import pack_record, pack_reply, parse_request, unpack_record
+from trustmix.deploy.membership import validate_client_id
+from trustmix.deploy.records import MAX_REASON, pack_record, pack_reply, parse_request, unpack_record
+from trustmix.deploy.refusal import DISK, FAILED, MESSAGE, PUBLIC_SET, STEP, UNKNOWN_RUN, NodeRefusal, failing_as
 from trustmix.deploy.run_info import RunInfo
-from trustmix.errors import TrustmixError
 from trustmix.federation import Client, Public
 from trustmix.wire import decode_public_set
 
@@ -39,6 +41,8 @@ class MessageHandler:
         Where the node keeps its state between messages.
     build_client : ClientBuilder
         Builds the node's client when a run needs it.
+    max_bytes : float
+        The size of the folder beyond which messages are refused.
 
     Raises
     ------
@@ -49,6 +53,7 @@ class MessageHandler:
     client_id: str
     folder: Path
     build_client: ClientBuilder
+    max_bytes: float = math.inf
     _clients: dict[str, Client] = field(default_factory=dict, init=False, repr=False)
     """The client in memory, by run; at most one."""
 
@@ -69,32 +74,53 @@ class MessageHandler:
         """
         kind = message.metadata.message_type
         try:
+            storage.make_private_directory(self.folder)
             with storage.lock_directory(self.folder, wait=True):
-                facts, payload = unpack_record(message.content)
+                with failing_as(MESSAGE):
+                    facts, payload = unpack_record(message.content)
+                self._validate_quota(len(payload or b""))
                 content = self._dispatch(kind, facts, payload)
         except Exception as error:  # the node's own model may raise anything
-            log.info("%s: %s", kind, error)
+            reason = error.reason if isinstance(error, NodeRefusal) else FAILED
+            log.info("client %s answers that %s: %s", self.client_id, reason, error)
             log.debug("%s failed", kind, exc_info=True)
-            reason = str(error) if isinstance(error, TrustmixError) else f"{type(error).__name__}: {error}"
             content = pack_record({"client": self.client_id, "failure": reason})
         return Message(content, reply_to=message)
 
+    def _validate_quota(self, size: int) -> None:
+        """Refuse a message that could make the folder larger than it may be."""
+        used = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+        if used + size > self.max_bytes:
+            raise NodeRefusal(
+                DISK,
+                f"{self.folder} has {used / 1e9:.2f} GB and the message {size / 1e9:.2f} GB, more than allow.disk in "
+                "the node's file; remove the folders of runs that are over, or allow more.",
+            )
+
     def _dispatch(self, kind: str, facts: Mapping[str, object], payload: bytes | None) -> RecordDict:
         folder = self._run_folder(str(facts.get("run")))
+        if kind == "query.refused":
+            log.info("the server refuses client %s: %s", self.client_id, str(facts.get("reason"))[:MAX_REASON])
+            return pack_record({"client": self.client_id})
         if kind == "query.hello":
-            return self._handle_run_info(folder, RunInfo.from_json(facts))
+            with failing_as(MESSAGE):
+                run_info = RunInfo.from_json(facts)
+            return self._handle_run_info(folder, run_info)
         if kind == "query.public":
             return self._handle_public_set(folder, payload or b"")
         if kind == "train":
-            request = parse_request(facts, payload)
+            with failing_as(MESSAGE):
+                request = parse_request(facts, payload)
             log.info("round %d", request.round)
-            return pack_reply(self._load_client(folder).step(request))
-        raise TrustmixError(f'messages of the kind "{kind[:40]}" are not known')
+            client = self._load_client(folder)
+            with failing_as(STEP):
+                return pack_reply(client.step(request))
+        raise NodeRefusal(MESSAGE, f'messages of the kind "{kind[:40]}" are not known')
 
     def _run_folder(self, run: str) -> Path:
         """The folder of a run; only a well-formed id, which comes from the server, names one."""
         if not re.fullmatch(r"[0-9a-f]{16}", run):
-            raise TrustmixError(f'"{run[:40]}" is not the id of a run')
+            raise NodeRefusal(MESSAGE, f'"{run[:40]}" is not the id of a run')
         return self.folder / run
 
     def _handle_run_info(self, folder: Path, run_info: RunInfo) -> RecordDict:
@@ -108,7 +134,9 @@ class MessageHandler:
 
     def _handle_public_set(self, folder: Path, payload: bytes) -> RecordDict:
         """Keep the public set, if it has the fingerprint in the run's description."""
-        decode_public_set(payload, self._read_run_info(folder).fingerprint)
+        run_info = self._read_run_info(folder)
+        with failing_as(PUBLIC_SET):
+            decode_public_set(payload, run_info.fingerprint)
         storage.write_bytes(folder / "public.message", payload)
         self._load_client(folder)
         return pack_record({"client": self.client_id, "public": True})
@@ -116,7 +144,7 @@ class MessageHandler:
     def _read_run_info(self, folder: Path) -> RunInfo:
         file = folder / "settings.json"
         if not file.exists():
-            raise TrustmixError(UNKNOWN_RUN)
+            raise NodeRefusal(UNKNOWN_RUN, "the server continues a run that this node's folder does not have")
         return RunInfo.from_json(storage.read_json(file))
 
     def _load_client(self, folder: Path) -> Client:
@@ -124,7 +152,7 @@ class MessageHandler:
         if folder.name not in self._clients:
             run_info = self._read_run_info(folder)
             if not (folder / "public.message").exists():
-                raise TrustmixError(UNKNOWN_RUN)
+                raise NodeRefusal(UNKNOWN_RUN, "the server continues a run that this node's folder does not have")
             inputs = decode_public_set(storage.read_bytes(folder / "public.message"), run_info.fingerprint)
             public = Public(inputs, len(run_info.classes))
             self._clients = {folder.name: self.build_client(run_info, public, folder / "states")}

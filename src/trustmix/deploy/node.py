@@ -5,8 +5,8 @@
     label = "diagnosis"             # and further settings of that kind of data
     model = "my_package.models:build"
 
-The server's recipe decides how to train and what the classes are. What to read and what code to run is decided by the
-node's file alone.
+The server's recipe decides how to train and what the classes are. What to read, what code to run and what may leave the
+node is decided by the node's file alone (see `node_policy`).
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ from trustmix.data import Dataset, Labelled, from_arrays, load, stratified_holdo
 from trustmix.data.labels import split_off_test
 from trustmix.data.loading import read_npz
 from trustmix.data.tables import table_format
+from trustmix.deploy.node_policy import AllowConfig, read_recipe, validate_policy
+from trustmix.deploy.refusal import CLASSES, DATA, INPUTS, MODEL, PRIVACY, NodeRefusal, failing_as
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment import toml_settings as toml
@@ -43,6 +45,8 @@ class NodeConfig(BaseModel):
         The client id.
     share : int, optional
         For trying out: the client of the recipe's own split with this number, instead of data.
+    path : str, optional
+        For a share: where the recipe's data set lies here, if it is not found by its name.
     data : str, optional
         A table, an npz file or a folder of images, beside the node's file.
     source : str, optional
@@ -54,9 +58,12 @@ class NodeConfig(BaseModel):
     test : float
         Fraction of the data kept to measure accuracy; 0 measures nothing.
     epsilon : float, optional
-        The most that all runs together may spend of the privacy of the data; without it, what the recipe promises.
+        The most that all runs together may spend of the privacy of the data, and so the largest privacy.epsilon of a
+        recipe that is accepted; a recipe without one is then refused. Without it, what the recipe promises.
     device : str
         cpu, cuda or mps.
+    allow : AllowConfig
+        What may leave the node, and what the server may use of it.
     folder : Path
         The folder of the node's file.
 
@@ -70,6 +77,7 @@ class NodeConfig(BaseModel):
 
     id: str = ""
     share: int | None = Field(None, ge=0, description="for trying out: this share of the recipe's own split")
+    path: str | None = Field(None, description="for a share: where the recipe's data set lies here")
     data: str | None = Field(None, description="a table, an npz file or a folder of images, beside the node's file")
     source: str | None = Field(None, description="package.module:function of your own that returns the data")
     model: str | dict[str, object] | None = Field(None, description="a built-in model, or package.module:function")
@@ -77,6 +85,7 @@ class NodeConfig(BaseModel):
     test: float = Field(0.2, ge=0, lt=1, description="part of the data kept to measure accuracy; 0 measures nothing")
     epsilon: float | None = Field(None, gt=0, description="the most that all runs may spend of the data's privacy")
     device: str = Field("cpu", description="where to train: cpu, cuda or mps")
+    allow: AllowConfig = AllowConfig()
     folder: Path = Field(Path(), exclude=True, description="the folder of the file")
 
     @model_validator(mode="after")
@@ -88,6 +97,8 @@ class NodeConfig(BaseModel):
             raise ValueError('give an id, such as id = "north"')
         if self.share is not None and self.model_extra:
             raise ValueError(f"{next(iter(self.model_extra))} goes with data, and this node takes a share")
+        if self.path is not None and self.share is None:
+            raise ValueError("path goes with share; data names the node's own data")
         return self
 
     @classmethod
@@ -117,7 +128,28 @@ class NodeConfig(BaseModel):
         try:
             return cls.model_validate({**fields, "folder": path.resolve().parent})
         except ValidationError as error:
-            raise TrustmixError(f"{path}: {format_validation_error(error, list(cls.model_fields))}") from error
+            names = [*cls.model_fields, *(f"allow.{name}" for name in AllowConfig.model_fields)]
+            raise TrustmixError(f"{path}: {format_validation_error(error, names)}") from error
+
+    def own_model(self) -> ModelConfig:
+        """The model that the node's file names.
+
+        Returns
+        -------
+        ModelConfig
+            The recipe's default if the file names none.
+
+        Raises
+        ------
+        TrustmixError
+            If the setting is not valid.
+        """
+        model = {"name": "mlp"} if self.model is None else self.model
+        fields = model if isinstance(model, dict) else {"source" if ":" in model else "name": model}
+        try:
+            return ModelConfig.model_validate(fields)
+        except ValidationError as error:
+            raise TrustmixError(f"model: {format_validation_error(error, list(ModelConfig.model_fields))}") from error
 
     @property
     def state_folder(self) -> Path:
@@ -174,7 +206,7 @@ class NodeData:
 
         Raises
         ------
-        TrustmixError
+        NodeRefusal
             If the node has a class that is not in the list.
 
         Examples
@@ -186,9 +218,10 @@ class NodeData:
         known = {str(index) if self.names_are_indices else name: index for index, name in enumerate(class_names)}
         unknown = [name for name in self.class_names if name not in known]
         if unknown:
-            raise TrustmixError(
+            raise NodeRefusal(
+                CLASSES,
                 f'This node has the class "{unknown[0]}", which the server does not know; its classes are '
-                f"{', '.join(class_names[:30])}."
+                f"{', '.join(class_names[:30])}.",
             )
         new = torch.tensor([known[name] for name in self.class_names])
         test = None if self.test is None else Labelled(self.test.inputs, new[self.test.labels])
@@ -270,42 +303,6 @@ def _load_npz(path: Path, test: float) -> NodeData:
     return NodeData(train, test_part, names, names_are_indices=not has_names)
 
 
-def node_model(node: NodeConfig, recipe: Recipe | None) -> ModelConfig:
-    """The node's own model; without one, the recipe's, if it is built in.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The node's settings.
-    recipe : Recipe, optional
-        The server's recipe, if it is known.
-
-    Returns
-    -------
-    ModelConfig
-
-    Raises
-    ------
-    TrustmixError
-        If the recipe's model is a function: a node runs no code that the server names.
-
-    Examples
-    --------
-    >>> node_model(NodeConfig(id="north", data="patients.csv", model="my_package:build"), None).source
-    'my_package:build'
-    """
-    if node.model is not None:
-        fields = node.model if isinstance(node.model, dict) else {"source" if ":" in node.model else "name": node.model}
-        try:
-            return ModelConfig.model_validate(fields)
-        except ValidationError as error:
-            raise TrustmixError(f"model: {format_validation_error(error, list(ModelConfig.model_fields))}") from error
-    first = ModelConfig(name="mlp") if recipe is None else recipe.models[0]
-    if first.source is not None:
-        raise TrustmixError(f"The server's model is {first.source}; name a model of this node's own in its file.")
-    return first
-
-
 def build_node_client(node: NodeConfig, run_info: RunInfo, public: Public, folder: Path) -> Client:
     """The client of a run, from the node's file and the server's description of the run.
 
@@ -326,66 +323,56 @@ def build_node_client(node: NodeConfig, run_info: RunInfo, public: Public, folde
 
     Raises
     ------
-    TrustmixError
-        If the node's data or model do not fit the run.
+    NodeRefusal
+        If the node's file does not allow the run, or the node's data or model do not fit it.
     """
-    settings = toml.parse(run_info.recipe, "the server's recipe")
-    settings.pop("rule", None)  # the server's own business: a node never imports it
-    recipe = _with_own_density(node, Recipe.load(settings))
-    if node.share is not None:
-        client = _build_shared_client(node, node.share, recipe, run_info, public, folder)
-    else:
-        client = _build_own_client(node, recipe, run_info, public, folder)
+    recipe = read_recipe(node, run_info.recipe)
+    validate_policy(node, recipe, run_info.client)
+    build = _build_own_client if node.share is None else _build_shared_client
+    client = build(node, recipe, run_info, public, folder)
     client.to_device(DeviceConfig(node.device), keep=True)
     return client
 
 
-def _with_own_density(node: NodeConfig, recipe: Recipe) -> Recipe:
-    """The recipe with the node's own density; one that the server names as code is never imported."""
-    if node.density is None and ":" in recipe.density.kind:
-        raise TrustmixError(
-            f'The server\'s recipe has density.kind = "{recipe.density.kind}", which is code; a node runs only its '
-            "own: set density in the node's file."
-        )
-    kind = node.density or recipe.density.kind
-    return recipe.model_copy(update={"density": recipe.density.model_copy(update={"kind": kind})})
-
-
-def _build_shared_client(
-    node: NodeConfig, share: int, recipe: Recipe, run_info: RunInfo, public: Public, folder: Path
-) -> Client:
+def _build_shared_client(node: NodeConfig, recipe: Recipe, run_info: RunInfo, public: Public, folder: Path) -> Client:
     """A client of the recipe's own split: the same as on one machine."""
-    if recipe.data.source is not None or any(model.source is not None for model in recipe.models):
-        raise TrustmixError("The server's recipe names a function for data or models; a node with a share runs none.")
-    data = load_data(recipe)
-    samples, shares = split_data(recipe, data)
-    if share >= len(shares):
-        raise TrustmixError(f"share is {share}, but the recipe splits its data among {len(shares)} clients, from 0.")
-    if Public(samples.inputs, data.classes).fingerprint != public.fingerprint:
-        raise TrustmixError("The data here give another public set than the server's; is it the same data set?")
-    model = model_factories(recipe, data)[share]
-    test, kind = select_test_set(recipe, data), run_info.client
-    return build_client(recipe, node.id, model, shares[share], public, test, folder, kind=kind)
+    share = node.share or 0
+    with failing_as(DATA):
+        data = load_data(recipe)
+        samples, shares = split_data(recipe, data)
+        if share >= len(shares):
+            raise TrustmixError(
+                f"share is {share}, but the recipe splits its data among {len(shares)} clients, from 0."
+            )
+        if Public(samples.inputs, data.classes).fingerprint != public.fingerprint:
+            raise TrustmixError("The data here give another public set than the server's; is it the same data set?")
+    with failing_as(MODEL):
+        model = model_factories(recipe, data)[share]
+        test, kind = select_test_set(recipe, data), run_info.client
+        return build_client(recipe, node.id, model, shares[share], public, test, folder, kind=kind)
 
 
 def _build_own_client(node: NodeConfig, recipe: Recipe, run_info: RunInfo, public: Public, folder: Path) -> Client:
     """A client with the node's own data and model."""
-    own = _match_inputs(_load_columns(node, run_info).relabel(run_info.classes), public)
+    with failing_as(DATA):
+        own = _match_inputs(_load_columns(node, run_info).relabel(run_info.classes), public)
     scale = (tuple(run_info.mean), tuple(run_info.std)) if own.train.inputs.dtype == torch.uint8 else None
-    config = node_model(node, recipe)
+    config = recipe.models[0]
     shape = tuple(public.inputs.shape[1:])
     options = config.model_extra or {}
     classes = len(own.class_names)
-    model = ModelFactory(config.name, config.source, options, shape, classes, scale, recipe.seed, node.id)
-    validate_model(model, probe_inputs(own.train.inputs))
+    with failing_as(MODEL):
+        model = ModelFactory(config.name, config.source, options, shape, classes, scale, recipe.seed, node.id)
+        validate_model(model, probe_inputs(own.train.inputs))
     share = (own.train, own.train)
     if recipe.holds_out:
         train_part, held_out = stratified_holdout(own.train.labels, recipe.density.holdout, recipe.seed, node.id)
         share = (own.train[train_part], own.train[held_out])
     kind = run_info.client
-    client = build_client(recipe, node.id, model, share, public, own.test, folder, simulated=False, kind=kind)
-    validate_privacy(recipe, own.train.inputs, [client])
-    _open_ledger(node, run_info.run, client)
+    with failing_as(PRIVACY):
+        client = build_client(recipe, node.id, model, share, public, own.test, folder, simulated=False, kind=kind)
+        validate_privacy(recipe, own.train.inputs, [client])
+        _open_ledger(node, run_info.run, client)
     client.share_figures = client.privacy is None  # test records are as private as the others
     return client
 
@@ -394,12 +381,10 @@ def _open_ledger(node: NodeConfig, run: str, client: Client) -> None:
     """Give the client the ledger of its data; a run that would spend more than was promised is refused here."""
     budget = client.privacy
     if budget is None:
-        if node.epsilon is not None or (node.ledger_folder / "ledger.json").exists():
-            reason = (
-                f"has epsilon = {node.epsilon:g}" if node.epsilon is not None else "has a privacy ledger of these data"
-            )
+        if (node.ledger_folder / "ledger.json").exists():
             raise TrustmixError(
-                f"This node {reason}, and the server's recipe has no [privacy]; it would break what was promised."
+                "This node has a privacy ledger of its data, and the server's recipe has no [privacy]; it would break "
+                "what was promised."
             )
         return
     client.ledger = PrivacyLedger(node.epsilon or budget.epsilon, budget.delta, node.ledger_folder, run)
@@ -407,9 +392,15 @@ def _open_ledger(node: NodeConfig, run: str, client: Client) -> None:
 
 
 def _load_columns(node: NodeConfig, run_info: RunInfo) -> NodeData:
-    """The node's data; a table without `columns` gets the server's, in the server's order."""
+    """The node's data; the features of a table are in the server's order, and all are columns that the node allows."""
     is_table = node.data is not None and bool(table_format(Path(node.data)))
-    if run_info.columns and is_table and "columns" not in (node.model_extra or {}):
+    if run_info.columns and is_table:
+        allowed = (node.model_extra or {}).get("columns", run_info.columns)
+        refused = [column for column in run_info.columns if column not in allowed]
+        if refused:
+            raise TrustmixError(
+                f'The server asks for the column "{refused[0]}", which columns in the node\'s file does not list.'
+            )
         node = node.model_copy(update={"columns": run_info.columns})
     return load_node_data(node)
 
@@ -421,9 +412,10 @@ def _match_inputs(own: NodeData, public: Public) -> NodeData:
     if inputs.ndim == 2 and inputs.dtype == dtype and not dtype.is_floating_point:
         own = NodeData(_pad_tokens(own.train, shape[0]), own.test and _pad_tokens(own.test, shape[0]), own.class_names)
     if tuple(own.train.inputs.shape[1:]) != shape or own.train.inputs.dtype != dtype:
-        raise TrustmixError(
+        raise NodeRefusal(
+            INPUTS,
             f"Inputs here are {tuple(inputs.shape[1:])} ({inputs.dtype}), those of the public set {shape} ({dtype}); "
-            "they must be alike."
+            "they must be alike.",
         )
     return own
 
@@ -456,7 +448,7 @@ def check_node(node: NodeConfig) -> NodeData:
     images = own.train.inputs.dtype == torch.uint8
     channels = own.train.inputs.shape[1] if own.train.inputs.ndim == 4 else 1
     scale = ((0.5,) * channels, (0.25,) * channels) if images else None
-    config = node_model(node, None)
+    config = node.own_model()
     shape, classes = tuple(own.train.inputs.shape[1:]), max(2, len(own.class_names))
     model = ModelFactory(config.name, config.source, config.model_extra or {}, shape, classes, scale)
     validate_model(model, probe_inputs(own.train.inputs))

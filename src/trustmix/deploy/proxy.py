@@ -2,13 +2,16 @@
 
 In Flower 1.41 the interfaces for nodes, for operators and for apps share one port, and the operators' one needs no
 password: every host that reaches it can register a key or start a run. So the SuperLink listens on loopback, and only
-this proxy, which knows the few requests of nodes, listens on the server's address.
+this proxy, which knows the few requests of nodes, listens on the server's address. It reads the body of a request only
+after a registered key has signed the request, and only as many bytes as that node may send.
 """
 
 import asyncio
+import logging
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,9 +21,14 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trustmix.deploy.keys import ServerKeys
+from trustmix.deploy.node_auth import UNKNOWN_KEY, NodeAuthenticator, sends_own_messages
+from trustmix.deploy.quota import UploadQuota
 from trustmix.errors import TrustmixError
+
+log = logging.getLogger(__name__)
 
 NODE_ROUTES = (
     "activate-node",
@@ -39,6 +47,28 @@ UNAUTHENTICATED_ROUTES = ("register-node", "unregister-node")
 """Further requests of a node without a key."""
 MAX_BODY_BYTES = 32 * 2**20
 """The largest request: Flower cuts payloads into chunks of five megabytes."""
+UPLOAD_ROUTES = ("push-messages", "push-object")
+"""Requests that carry answers; they count against the node's quota."""
+MAX_QUERY_BYTES = 2**16
+"""The largest of all other requests, which are a few numbers and names."""
+MAX_LENGTH_DIGITS = 12
+"""Digits of the length of a request."""
+MAX_HEADER_BYTES = 2**14
+"""The largest head of a request."""
+MAX_STRANGERS = 64
+"""Connections that have shown no key yet; a further one ends the oldest of them."""
+STRANGER_TIMEOUT = 20.0
+"""Seconds after which a connection that has shown no key ends."""
+LOG_INTERVAL = 1.0
+"""Seconds between two lines of the log about requests that no key has signed."""
+REFUSAL_TIMEOUT = 1.0
+"""Seconds in which a client can read a refusal before the connection ends."""
+BODY_TIMEOUT = 120.0
+"""Seconds that the body of a request may take."""
+MAX_CONNECTIONS_PER_NODE = 16
+"""Connections of one node; a further one ends the oldest of them, which may hold a response that is not read."""
+MAX_REQUESTS_PER_NODE = 16
+"""Requests of one node at the same time; Flower's nodes have up to four."""
 HOP_HEADERS = ("content-length", "content-encoding", "transfer-encoding", "connection", "server", "date")
 """Headers of a response that belong to one connection only."""
 UPSTREAM_TIMEOUT = 60.0
@@ -46,7 +76,9 @@ UPSTREAM_TIMEOUT = 60.0
 
 
 @contextmanager
-def run_proxy(host: str, port: int, upstream: str, keys: ServerKeys | None) -> Iterator[threading.Event]:
+def run_proxy(
+    host: str, port: int, upstream: str, keys: ServerKeys | None, quota: UploadQuota | None = None
+) -> Iterator[threading.Event]:
     """Forward nodes' requests to the SuperLink until the block ends.
 
     Parameters
@@ -56,7 +88,9 @@ def run_proxy(host: str, port: int, upstream: str, keys: ServerKeys | None) -> I
     upstream : str
         The SuperLink's address, HOST:PORT.
     keys : ServerKeys, optional
-        The server's keys; without them there is no TLS.
+        The server's keys; without them there is no TLS, and requests are not authenticated.
+    quota : UploadQuota, optional
+        The bytes that each node may send; without it, only the size of each request is limited.
 
     Yields
     ------
@@ -69,14 +103,16 @@ def run_proxy(host: str, port: int, upstream: str, keys: ServerKeys | None) -> I
     TrustmixError
         If the address cannot be listened on.
     """
-    proxy = Proxy(upstream, keys)
+    proxy = Proxy(upstream, keys, quota)
     config = uvicorn.Config(
         Starlette(routes=[Route("/v1/fleet/{action}", proxy.forward, methods=["POST"])]),
         host=host,
         port=port,
         log_level="critical",
+        http=_Connection,
         ws="none",
         access_log=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ssl_certfile=None if keys is None else str(keys.certificate),
         ssl_keyfile=None if keys is None else str(keys.private_key),
     )
@@ -111,6 +147,54 @@ def _start(server: uvicorn.Server, address: str) -> threading.Thread:
     return thread
 
 
+class _Connection(H11Protocol):
+    """A connection that ends soon unless a registered key shows up on it; a node has few of them."""
+
+    _node: str | None = None
+    """The node whose key has shown up, or None."""
+    _expiry: asyncio.TimerHandle | None = None
+    _since: float = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a key."""
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "connection": self}
+        self._since = self.loop.time()
+        self._expiry = self.loop.call_later(STRANGER_TIMEOUT, transport.abort)
+        self._limit(MAX_STRANGERS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._cancel_expiry()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """End a connection that is refused soon, even if the client goes on sending."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self.loop.call_later(REFUSAL_TIMEOUT, self.transport.abort)
+
+    def admit(self, node: str) -> None:
+        """Let the connection stay: the key of a node has signed a request on it."""
+        self._cancel_expiry()
+        self._node = node
+        if node:
+            self._limit(MAX_CONNECTIONS_PER_NODE)
+
+    def _limit(self, most: int) -> None:
+        """End the oldest connection of the same node, or without one, if there are too many."""
+        alike = [found for found in self.connections if isinstance(found, _Connection) and found._node == self._node]
+        if len(alike) > most:
+            oldest = min(alike, key=lambda found: found._since)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
+    def _cancel_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+
 class Proxy:
     """Forwards the requests that nodes may send.
 
@@ -119,13 +203,19 @@ class Proxy:
     upstream : str
         The SuperLink's address, HOST:PORT.
     keys : ServerKeys, optional
-        The server's keys; without them there is no TLS.
+        The server's keys; without them there is no TLS, and requests are not authenticated.
+    quota : UploadQuota, optional
+        The bytes that each node may send.
     """
 
-    def __init__(self, upstream: str, keys: ServerKeys | None) -> None:
+    def __init__(self, upstream: str, keys: ServerKeys | None, quota: UploadQuota | None = None) -> None:
         self._routes = NODE_ROUTES if keys is not None else NODE_ROUTES + UNAUTHENTICATED_ROUTES
         self._base = f"{'http' if keys is None else 'https'}://{upstream}/v1/fleet/"
         self._verify = False if keys is None else ssl.create_default_context(cafile=str(keys.ca_certificate))
+        self._authenticator = None if keys is None else NodeAuthenticator(keys.node_public_keys())
+        self._quota = quota
+        self._active: Counter[str] = Counter()
+        self._last_logged = -LOG_INTERVAL
         self._client: httpx.AsyncClient | None = None
         self.ready = threading.Event()
 
@@ -140,26 +230,70 @@ class Proxy:
         Returns
         -------
         Response
-            The SuperLink's response, 404 for a request that nodes do not send, 413 for one that is too large, or 503
-            while the SuperLink is not ready.
+            The SuperLink's response, or a refusal: 404 for a request that nodes do not send, UNKNOWN_KEY for one
+            without a registered key, 401 for one whose signature is wrong or old, 403 for messages in another node's
+            name, 411 for a request without its length, 413 for one that is too large or beyond the node's quota, 408
+            for one that takes too long, 429 for one too many at the same time, 503 while the SuperLink is not ready.
         """
         action = request.path_params["action"]
         if action not in self._routes:
-            return Response(status_code=404)
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_BODY_BYTES:
-                return Response(status_code=413)
+            return _refuse(404)
+        node = "" if self._authenticator is None else self._authenticator.authenticate(request.headers)
+        if node is None:
+            return self._refuse_stranger(request)
+        request.state.connection.admit(node)
+        if node and self._active[node] >= MAX_REQUESTS_PER_NODE:
+            return _refuse(429)
+        self._active[node] += 1
+        try:
+            return await self._forward(request, action, node)
+        finally:
+            self._active[node] -= 1
+
+    def _refuse_stranger(self, request: Request) -> Response:
+        """Refuse a request that no registered key has signed; the log names who sent it, at most once a second."""
+        known = self._authenticator is not None and self._authenticator.knows_key(request.headers)
+        if time.monotonic() - self._last_logged > LOG_INTERVAL:
+            self._last_logged = time.monotonic()
+            host = request.client.host if request.client else "unknown"
+            reason = "its signature is wrong, or its clock is" if known else "its key is not registered"
+            log.info("a node at %s is refused: %s", host, reason)
+        return _refuse(401 if known else UNKNOWN_KEY)
+
+    async def _forward(self, request: Request, action: str, node: str) -> Response:
+        """Read the body of an authenticated request, if it may be read, and forward it."""
+        length = request.headers.get("content-length", "")
+        if not (length.isdecimal() and len(length) <= MAX_LENGTH_DIGITS):
+            return _refuse(411)
+        if int(length) > (MAX_BODY_BYTES if action in UPLOAD_ROUTES else MAX_QUERY_BYTES):
+            return _refuse(413)
+        if action in UPLOAD_ROUTES and node and self._quota and not self._quota.take(node, int(length)):
+            return _refuse(413)
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT):
+                body = await request.body()
+        except TimeoutError:
+            return _refuse(408)
+        if action == "push-messages" and not sends_own_messages(body):
+            return _refuse(403)
+        return await self._send(request, action, body)
+
+    async def _send(self, request: Request, action: str, body: bytes) -> Response:
+        """The SuperLink's response to a request."""
         if self._client is None:
             self._client = httpx.AsyncClient(verify=self._verify, timeout=UPSTREAM_TIMEOUT)
         headers = {key: value for key, value in request.headers.items() if key not in ("host", "content-length")}
         try:
             if not self.ready.is_set():
                 raise httpx.ConnectError("not ready")
-            response = await self._client.post(self._base + action, content=bytes(body), headers=headers)
+            response = await self._client.post(self._base + action, content=body, headers=headers)
         except httpx.HTTPError:
             await asyncio.sleep(0.2)
             return Response(status_code=503)  # a node tries again
         kept = {key: value for key, value in response.headers.items() if key not in HOP_HEADERS}
         return Response(response.content, response.status_code, kept)
+
+
+def _refuse(status: int) -> Response:
+    """A refusal that ends the connection: what the client still sends is not read."""
+    return Response(status_code=status, headers={"connection": "close"})

@@ -14,7 +14,7 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
 
 FACTS, PAYLOAD = "facts", "payload"
-FIGURES = ("accuracy", "local_accuracy", "epsilon", "epsilon_round", "nll", "ece")
+FIGURES = ("accuracy", "local_accuracy", "epsilon", "epsilon_round", "nll", "ece", "agreement")
 """Numbers of a reply, each of which may be absent."""
 MAX_REASON = 500
 """Characters of a client's error text that are kept."""
@@ -168,7 +168,9 @@ def parse_reply(client: str, request: Request, message: Message) -> Reply | Fail
     except TrustmixError as error:
         return Failure(client, f"reply refused: {error}")
     figures = {name: _figure(facts.get(name)) for name in FIGURES}
-    return Reply(client, request.round, payload, seconds=_seconds(facts.get("seconds")), **figures)
+    epochs, seconds = facts.get("public_epochs"), _seconds(facts.get("seconds"))
+    whole = epochs if type(epochs) is int else None
+    return Reply(client, request.round, payload, seconds=seconds, public_epochs=whole, **figures)
 
 
 def error_reason(message: Message) -> str:

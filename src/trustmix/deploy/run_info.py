@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trustmix.errors import TrustmixError
 from trustmix.experiment.validation import format_validation_error
+
+MAX_NAME = 200
+"""Characters of the longest name in a description."""
+MAX_NAMES = 100_000
+"""More classes and columns than any run has."""
+MAX_RECIPE = 10**7
+"""Characters of the longest recipe."""
 
 
 class RunInfo(BaseModel):
@@ -37,14 +44,14 @@ class RunInfo(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    run: str
-    fingerprint: str
-    recipe: str
-    client: str = "distillation"
-    classes: list[str]
-    mean: list[float]
-    std: list[float]
-    columns: list[str] | None = None
+    run: str = Field(max_length=MAX_NAME)
+    fingerprint: str = Field(max_length=MAX_NAME)
+    recipe: str = Field(max_length=MAX_RECIPE)
+    client: str = Field("distillation", max_length=MAX_NAME)
+    classes: list[str] = Field(max_length=MAX_NAMES)
+    mean: list[float] = Field(max_length=MAX_NAMES)
+    std: list[float] = Field(max_length=MAX_NAMES)
+    columns: list[str] | None = Field(None, max_length=MAX_NAMES)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, object]) -> "RunInfo":

@@ -13,10 +13,12 @@ from trustmix.data.tabular import feature_names
 from trustmix.deploy.flower_engine import FlowerEngine
 from trustmix.deploy.flower_processes import SuperLink
 from trustmix.deploy.keys import ServerKeys
-from trustmix.deploy.membership import Membership
+from trustmix.deploy.membership import MAX_ID, Membership
 from trustmix.deploy.proxy import run_proxy
+from trustmix.deploy.quota import UploadQuota
+from trustmix.deploy.run_grid import SuperLinkUnavailable
 from trustmix.deploy.run_info import RunInfo
-from trustmix.deploy.superlink import SuperLinkUnavailable, open_run
+from trustmix.deploy.superlink import open_run
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_client, build_server, build_student, client_model_factory
@@ -31,6 +33,10 @@ log = logging.getLogger(__name__)
 
 RECONNECT_GRACE = 30.0
 """Seconds that a resumed run without a deadline waits for clients beyond its quorum."""
+FIGURES_BYTES = 2**20
+"""More bytes than a reply has beside its upload."""
+MAX_WEIGHT_SETS = 3
+"""More than the sets of weights in one upload; SCAFFOLD has two."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +100,14 @@ def serve(
     setup = prepare_server(recipe, out)
     if setup.run_directory.finished:
         return History(setup.run_directory.rounds())
-    link = SuperLink(out.with_name(out.name + ".flower"), keys)
-    with run_proxy(host, port, link.address, keys) as ready:
+    link, quota = SuperLink(out.with_name(out.name + ".flower"), keys), UploadQuota()
+    with run_proxy(host, port, link.address, keys, quota) as ready:
         log.info("nodes may join at %s:%d", host, port)
         while True:
             try:
-                with open_run(link) as grid:
+                with open_run(link, max_reply_bytes(setup)) as grid:
                     ready.set()
-                    return run_server(setup, grid, nodes=nodes)
+                    return run_server(setup, grid, nodes=nodes, has_keys=keys is not None, quota=quota)
             except SuperLinkUnavailable as error:
                 ready.clear()
                 log.info("%s; starting it again", error)
@@ -163,7 +169,35 @@ def prepare_server(recipe: Recipe, out: Path) -> ServerSetup:
     return ServerSetup(recipe, directory, data, samples, Public(samples.inputs, data.classes))
 
 
-def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None) -> History:
+def max_reply_bytes(setup: ServerSetup) -> int:
+    """The size of the largest reply that a client of a run can have.
+
+    Parameters
+    ----------
+    setup : ServerSetup
+        The result of `prepare_server`.
+
+    Returns
+    -------
+    int
+        Of the largest upload, and of the figures beside it.
+    """
+    recipe = setup.recipe
+    if recipe.method.exchanges == "predictions":
+        return setup.public.header("x" * MAX_ID, 1).limit + FIGURES_BYTES
+    model = client_model_factory(recipe, setup.data, recipe.models[0], "server")()
+    weights: int = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    return MAX_WEIGHT_SETS * weights + FIGURES_BYTES
+
+
+def run_server(
+    setup: ServerSetup,
+    grid: Grid,
+    *,
+    nodes: int | None = None,
+    has_keys: bool = False,
+    quota: UploadQuota | None = None,
+) -> History:
     """Run all rounds with the clients behind a grid, into the run directory.
 
     Parameters
@@ -174,6 +208,10 @@ def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None) -> H
         The connection to the nodes.
     nodes : int, optional
         Clients to wait for before the first round; by default the recipe's number of clients.
+    has_keys : bool
+        Whether every node has a registered key. A node without one is then refused.
+    quota : UploadQuota, optional
+        Gets the bytes that each node needs for its answers, for a proxy that counts them.
 
     Returns
     -------
@@ -183,13 +221,18 @@ def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None) -> H
     with directory.begin(recipe, overwrite=False, data={"public": setup.public.fingerprint}):
         folder = directory.path / "checkpoint"
         (folder / "clients").mkdir(parents=True, exist_ok=True)
-        flower = _flower_engine(setup, grid, folder, nodes or recipe.clients)
+        public_set, nodes_file = encode_public_set(setup.public.inputs), folder / "nodes.json"
+        run_info = _run_info(setup, _run_id(folder / "run.json"))
+        limit, quota = max_reply_bytes(setup), quota or UploadQuota()
+        membership = Membership(grid, run_info, public_set, nodes_file, has_keys, quota, limit)
+        participation = recipe.participation
+        flower = FlowerEngine(membership, nodes or recipe.clients, participation.quorum, participation.deadline)
         engine: Engine = flower
         if recipe.faults.crash or recipe.faults.late:
             engine = FaultInjectionEngine(flower, recipe.faults.crash, recipe.faults.late, recipe.seed)
         student = _build_student(setup, folder / "clients")
         federation = build_server(recipe, engine, setup.public, setup.public_samples.labels, {}, student)
-        grace = recipe.participation.deadline or RECONNECT_GRACE
+        grace = participation.deadline or RECONNECT_GRACE
         flower.wait_for_clients(grace, resumed=directory.checkpoint.load().exchange > 0)
         for line in federation.iter_rounds(recipe.rounds, checkpoint=directory.checkpoint):
             directory.append(line)
@@ -197,14 +240,6 @@ def run_server(setup: ServerSetup, grid: Grid, *, nodes: int | None = None) -> H
         history = History(directory.rounds())
         directory.finish(history, recipe.method)
     return history
-
-
-def _flower_engine(setup: ServerSetup, grid: Grid, folder: Path, clients: int) -> FlowerEngine:
-    """The engine for the nodes behind a grid."""
-    run_info = _run_info(setup, _run_id(folder / "run.json"))
-    membership = Membership(grid, run_info, encode_public_set(setup.public.inputs), folder / "nodes.json")
-    participation = setup.recipe.participation
-    return FlowerEngine(membership, clients, participation.quorum, participation.deadline)
 
 
 def _run_info(setup: ServerSetup, run: str) -> RunInfo:

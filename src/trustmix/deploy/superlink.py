@@ -1,4 +1,4 @@
-"""The only file that touches flwr's internals: Flower's tasks, done by this process instead of one that Flower starts.
+"""Flower's tasks, done by this process instead of one that Flower starts.
 
 Flower gives tasks to the process that has the program's secret. The server's one task is the run; its grid is what
 `FlowerEngine` sends requests by (`open_run`). On a node every message is a task (`handle_next_message`). If the
@@ -8,22 +8,20 @@ SuperLink ends, callers get `SuperLinkUnavailable`; the run directory has all th
 import hashlib
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from flwr.app import Message
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import SubStatus
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullTaskInputRequest,
@@ -41,10 +39,8 @@ from flwr.supercore.interceptors import (
 )
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supercore.retry import RetryInvoker, constant
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
@@ -53,6 +49,8 @@ from trustmix import storage
 from trustmix.deploy.flower_processes import SuperLink, SuperNode, wait_until_ready
 from trustmix.deploy.keys import NodeKeys
 from trustmix.deploy.message_handler import MessageHandler
+from trustmix.deploy.node_auth import parse_public_key
+from trustmix.deploy.run_grid import MAX_REPLY_BYTES, RunGrid, superlink_errors
 from trustmix.errors import TrustmixError
 
 log = logging.getLogger(__name__)
@@ -67,65 +65,20 @@ NODE_ID_FILE = "node.json"
 """The file in a node's folder with the id that the SuperLink gave the node."""
 
 
-class SuperLinkUnavailable(ConnectionError):  # noqa: N818 - it is what happened
-    """The SuperLink does not answer any more, or does not know the run any more."""
-
-
 class ReplyNotDelivered(ConnectionError):  # noqa: N818 - it is what happened
     """A message could not be fetched from the SuperNode, or its reply could not be delivered."""
 
 
-class RunGrid(HttpGrid):
-    """Flower's grid with few retries: a SuperLink that does not answer raises `SuperLinkUnavailable`.
-
-    Parameters
-    ----------
-    address : str
-        The SuperLink's address, HOST:PORT.
-    ca_certificate : bytes, optional
-        The certificate that signed the SuperLink's; without it there is no TLS.
-    token : str
-        The token of the run's task.
-    """
-
-    def __init__(self, address: str, ca_certificate: bytes | None, token: str) -> None:
-        super().__init__(address, ca_certificate is None, ca_certificate, token=token)
-        # only failed connections are retried: a request that was sent may have taken replies, which come once
-        self._retry_invoker = RetryInvoker(lambda: constant(0.5), httpx.ConnectError, max_tries=4, max_time=60)
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        """The connected nodes."""
-        with _superlink_errors():
-            return super().get_nodes()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; their message ids."""
-        with _superlink_errors():
-            return super().push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Fetch the replies that have arrived."""
-        with _superlink_errors():
-            return super().pull_messages(message_ids)
-
-
 @contextmanager
-def _superlink_errors() -> Iterator[None]:
-    """Raise errors of HTTP as `SuperLinkUnavailable`."""
-    try:
-        yield
-    except httpx.HTTPError as error:
-        raise SuperLinkUnavailable(f"the SuperLink does not answer ({error})") from error
-
-
-@contextmanager
-def open_run(link: SuperLink) -> Iterator[RunGrid]:
+def open_run(link: SuperLink, max_reply_bytes: int = MAX_REPLY_BYTES) -> Iterator[RunGrid]:
     """Start the SuperLink, register the nodes' keys and start a run; the SuperLink stops when the block ends.
 
     Parameters
     ----------
     link : SuperLink
         The SuperLink, not started.
+    max_reply_bytes : int
+        The largest reply of a node that is taken.
 
     Yields
     ------
@@ -144,7 +97,7 @@ def open_run(link: SuperLink) -> Iterator[RunGrid]:
     interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
     control = ControlHttpClient.from_server_address(link.address, ca_file is None, ca_file, interceptors)
     try:
-        with _superlink_errors():
+        with superlink_errors():
             wait_until_ready(link, lambda: _is_reachable(control), START_TIMEOUT)
             _register_nodes(control, link)
             content = build_fab_from_disk(app_folder())
@@ -153,7 +106,7 @@ def open_run(link: SuperLink) -> Iterator[RunGrid]:
             token = _acquire_task(link.address, link.secret, ca_file, TaskType.SERVER_APP)
             if token is None:
                 raise TrustmixError("The SuperLink accepted the run but gives no task for it.")
-            with _run_task(link, token) as grid:
+            with _run_task(link, token, max_reply_bytes) as grid:
                 yield grid
     finally:
         control.close()
@@ -176,9 +129,10 @@ def app_folder() -> Path:
 
 
 @contextmanager
-def _run_task(link: SuperLink, token: str) -> Iterator[RunGrid]:
+def _run_task(link: SuperLink, token: str, max_reply_bytes: int) -> Iterator[RunGrid]:
     """The task of a run, from its input to the report of its status."""
-    grid = RunGrid(link.address, None if link.keys is None else link.keys.ca_certificate.read_bytes(), token)
+    ca_certificate = None if link.keys is None else link.keys.ca_certificate.read_bytes()
+    grid = RunGrid(link.address, ca_certificate, token, max_reply_bytes)
     client = grid._runtime_client
     client._client.timeout = REQUEST_TIMEOUT
     task = client.PullTaskInput(PullTaskInputRequest())
@@ -209,10 +163,8 @@ def _is_reachable(control: ControlHttpClient) -> bool:
 def _register_nodes(control: ControlHttpClient, link: SuperLink) -> None:
     """Register the nodes' public keys, each under the node's client id."""
     for name, text in (link.keys.node_public_keys() if link.keys else {}).items():
-        key = load_ssh_public_key(text)
-        if not isinstance(key, EllipticCurvePublicKey):
-            raise TrustmixError(f"The public key of node {name} is of another kind than `trustmix keys` makes.")
-        control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
+        key = public_key_to_bytes(parse_public_key(name, text))
+        control.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
 
 def handle_next_message(supernode: SuperNode, handler: MessageHandler) -> bool:

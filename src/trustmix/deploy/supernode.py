@@ -2,13 +2,13 @@
 
 import logging
 import time
-from pathlib import Path
 
 from trustmix import storage
 from trustmix.deploy.flower_processes import SuperNode
 from trustmix.deploy.keys import NodeKeys
 from trustmix.deploy.message_handler import MessageHandler
 from trustmix.deploy.node import NodeConfig, build_node_client
+from trustmix.deploy.node_auth import UNKNOWN_KEY
 from trustmix.deploy.superlink import NODE_ID_FILE, ReplyNotDelivered, deactivate_node, handle_next_message
 from trustmix.errors import TrustmixError
 
@@ -18,6 +18,10 @@ POLL_INTERVAL = 0.5
 """Seconds between two queries for a message."""
 RESTART_DELAY = 3.0
 """Seconds before a SuperNode is started again."""
+DISCONNECT_TIMEOUT = 120.0
+"""Seconds for which a server may count a node as connected that was killed; Flower does so for one minute."""
+KEY_IN_USE = "Failed to activate SuperNode"
+"""What flower-supernode prints if a node with the same key counts as connected."""
 
 
 def join(node: NodeConfig, server: str, keys: NodeKeys | None) -> None:
@@ -37,6 +41,7 @@ def join(node: NodeConfig, server: str, keys: NodeKeys | None) -> None:
     TrustmixError
         If the server refuses the node.
     """
+    storage.make_private_directory(node.state_folder)
     supernode = SuperNode(node.state_folder / "flower", server, keys)
     handler = make_handler(node)
     log.info("client %s joins %s", handler.client_id, server)
@@ -59,7 +64,10 @@ def make_handler(node: NodeConfig) -> MessageHandler:
     MessageHandler
     """
     return MessageHandler(
-        node.id, node.state_folder, lambda run_info, public, folder: build_node_client(node, run_info, public, folder)
+        node.id,
+        node.state_folder,
+        lambda run_info, public, folder: build_node_client(node, run_info, public, folder),
+        1e9 * node.allow.disk,
     )
 
 
@@ -76,12 +84,14 @@ def serve_node(supernode: SuperNode, handler: MessageHandler) -> None:
     Raises
     ------
     TrustmixError
-        If the server never accepted the node's key. A node that it accepted before tries again.
+        If the server does not know the node's key, or another node uses it. A node that the server accepted before
+        tries again.
     """
     supernode.launch()
+    begin = time.monotonic()
     while True:
         if not supernode.is_running:
-            _restart(supernode, handler.folder)
+            _restart(supernode, handler, time.monotonic() - begin)
         try:
             if not handle_next_message(supernode, handler):
                 time.sleep(POLL_INTERVAL)
@@ -91,16 +101,22 @@ def serve_node(supernode: SuperNode, handler: MessageHandler) -> None:
             supernode.stop()
 
 
-def _restart(supernode: SuperNode, folder: Path) -> None:
-    """Start a SuperNode that has ended, if the server accepted the node before."""
-    node_id_file = folder / NODE_ID_FILE
-    if not node_id_file.exists():
+def _restart(supernode: SuperNode, handler: MessageHandler, elapsed: float) -> None:
+    """Start a SuperNode that has ended, unless the server does not let the node in."""
+    node_id_file, reason = handler.folder / NODE_ID_FILE, supernode.log_tail()
+    if f"'{UNKNOWN_KEY} " in reason:
         raise TrustmixError(
-            f"The server at {supernode.server} does not let this node in: its key is not registered there, another "
-            f"node uses it, or the certificate is not the server's. flower-supernode printed: {supernode.log_tail()}"
+            f"The server at {supernode.server} does not let this node in: the key of client {handler.client_id} in "
+            f"{supernode.keys and supernode.keys.folder} is not registered there."
         )
-    log.info("the connection to the server was lost; trying again (%s)", supernode.log_tail())
-    if supernode.keys is not None:
+    is_waiting = KEY_IN_USE in reason and elapsed < DISCONNECT_TIMEOUT
+    if not node_id_file.exists() and not is_waiting:
+        raise TrustmixError(
+            f"The server at {supernode.server} does not let this node in: another node uses the key of client "
+            f"{handler.client_id}, or the certificate is not the server's. flower-supernode printed: {reason}"
+        )
+    log.info("client %s has lost the connection to the server; trying again (%s)", handler.client_id, reason)
+    if supernode.keys is not None and node_id_file.exists():
         deactivate_node(supernode.server, supernode.keys, int(storage.read_json(node_id_file)))
     time.sleep(RESTART_DELAY)
     supernode.launch()

@@ -9,6 +9,7 @@ from trustmix.attacks.membership_inference import AttackResult, infer_membership
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.config import AttackConfig
+from trustmix.experiment.own_code import load_run_recipe
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 
@@ -38,7 +39,7 @@ class Audit:
     labels: LabelInference
 
 
-def audit(folder: Path, *, shadows: int = 0) -> Audit:
+def audit(folder: Path, *, shadows: int = 0, allow_code: bool = False) -> Audit:
     """Run membership and label inference attacks against a finished run.
 
     Parameters
@@ -48,6 +49,8 @@ def audit(folder: Path, *, shadows: int = 0) -> Audit:
     shadows : int
         The number of shadow models of each client for the likelihood ratio attack (LiRA), an even number; 0 leaves it
         out. Each is trained as a client is, for up to five rounds.
+    allow_code : bool
+        Whether to import what the recipe names as code even if the directory is not below the current one.
 
     Returns
     -------
@@ -57,7 +60,8 @@ def audit(folder: Path, *, shadows: int = 0) -> Audit:
     Raises
     ------
     TrustmixError
-        If the directory holds no finished run, or a run in which clients do not distil from each other's predictions.
+        If the directory holds no finished run, a run in which clients do not distil from each other's predictions, or
+        a recipe with code that is not allowed.
 
     Examples
     --------
@@ -74,7 +78,7 @@ def audit(folder: Path, *, shadows: int = 0) -> Audit:
         raise TrustmixError(
             f"{folder} holds no finished run; `trustmix run` makes one, with --resume if it was stopped."
         )
-    recipe = Recipe.load(folder / "recipe.toml")
+    recipe = load_run_recipe(folder, allow_code=allow_code)
     method = recipe.method
     if method.client != "distillation" or method.pooled_data:
         raise TrustmixError(f"{folder} is a run of {recipe.rule}; the audit is of rules that mix predictions.")

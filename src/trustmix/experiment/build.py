@@ -331,7 +331,9 @@ def build_student(recipe: Recipe, data: Dataset, like: Client, folder: Path | No
     factory = client_model_factory(recipe, data, recipe.student or recipe.models[0], STUDENT)
     validate_model(factory, probe_inputs(data.train.inputs))
     empty = like.private[torch.zeros(0, dtype=torch.int64)]
-    training = like.training if recipe.student is None else replace(like.training, public_epochs=recipe.student.epochs)
+    training = like.training
+    if recipe.student is not None:
+        training = replace(training, public_epochs=recipe.student.epochs, stages="two", calibrate=False)
     store = DiskStore(folder / STUDENT) if folder else MemoryStore()
     return Client(STUDENT, factory, empty, empty, like.public, like.test, training, seed=recipe.seed, store=store)
 

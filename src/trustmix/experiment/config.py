@@ -14,6 +14,7 @@ from trustmix.attacks.byzantine_engine import validate_attack
 from trustmix.data import DATASETS, Augment
 from trustmix.density import DENSITIES, DISCRIMINATOR, RATIO, UNFITTED
 from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing, Refresh
+from trustmix.federation.training import Stages
 from trustmix.models import MODELS
 from trustmix.privacy import Mechanism
 from trustmix.registry import Registry
@@ -127,9 +128,33 @@ class TrainConfig(ConfigModel):
     batch: int = Field(32, ge=2, le=10**9, description="samples a step")
     first_epochs: Positive = Field(5, description="private epochs in a client's first round")
     epochs: Positive = Field(1, description="private epochs in later rounds")
-    public_epochs: Positive = Field(1, description="epochs of distillation a round, E_pub")
+    public_epochs: int | Literal["auto"] = Field(
+        1, description="epochs of distillation a round, E_pub; auto: until the agreement with the teacher rises no more"
+    )
+    stages: Stages = Field(
+        "two", description="two: distil, then train; mixed: labels and teacher in the same batches, for public_epochs"
+    )
     augment: Augment = Field("none", description="crop or crop-flip: random crops and flips of private images")
+    calibrate: bool = Field(
+        False,
+        description="fit a temperature on held-out samples after distilling, for the client's own predictions",
+    )
     keep_optimizer: bool = Field(True, description="keep the optimiser's state over stages and rounds")
+
+    @model_validator(mode="after")
+    def _mixed(self) -> "TrainConfig":
+        if self.stages == "mixed" and self.augment != "none":
+            raise ValueError(
+                "augment changes private images alone, which stages = mixed has in one batch with public ones"
+            )
+        return self
+
+    @field_validator("public_epochs", mode="before")
+    @classmethod
+    def _public_epochs(cls, epochs: object) -> object:
+        if epochs != "auto" and not (type(epochs) is int and 1 <= epochs <= 10**9):
+            raise ValueError(f"it is {epochs!r}; give a number of epochs, 1 or more, or auto")
+        return epochs
 
     @field_validator("optimizer")
     @classmethod

@@ -41,7 +41,7 @@ class CostEstimate:
     engine : str
         How the clients would be run, and how that was chosen.
     training_seconds, predicting_seconds : float
-        The time of training and of prediction in the whole run.
+        The time of training and of prediction in the whole run; with train.public_epochs = "auto" the longest.
     memory : float
         Bytes, estimated from above.
     messages : dict of str to pair of int
@@ -128,15 +128,18 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
 
 
 def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
-    """The training steps of all clients in all rounds."""
+    """The training steps of all clients in all rounds, at most."""
     train, rounds = recipe.train, recipe.rounds
-    private = sum(math.ceil(len(c.private) / train.batch) for c in clients) * (
-        train.first_epochs + (rounds - 1) * train.epochs
-    )
-    public = len(clients) * math.ceil(len(clients[0].public.inputs) / train.batch) * rounds * train.public_epochs
+    private = sum(math.ceil(len(c.private) / train.batch) for c in clients)
+    public = len(clients) * math.ceil(len(clients[0].public.inputs) / train.batch)
+    first, later = (clients[0].training.max_public_epochs(stages) for stages in (1, 2))
+    distilled = first + (rounds - 1) * later if exchanges else 0
+    scored = 0
     if recipe.density.kind == DISCRIMINATOR and exchanges:
-        public += sum(count_steps(len(c.private), len(c.public.inputs), train.batch) for c in clients)
-    return private + (public if exchanges else 0)
+        scored = sum(count_steps(len(c.private), len(c.public.inputs), train.batch) for c in clients)
+    if exchanges and train.stages == "mixed":
+        return private * train.first_epochs + (private + public) * distilled + scored
+    return private * (train.first_epochs + (rounds - 1) * train.epochs) + public * distilled + scored
 
 
 def _epsilon(clients: list[Client], rounds: int) -> tuple[float, float, float] | None:

@@ -18,11 +18,13 @@ from trustmix.density import DISCRIMINATOR
 from trustmix.errors import TrustmixError
 from trustmix.experiment.config import DataConfig
 from trustmix.experiment.data import client_calibration
+from trustmix.experiment.own_code import load_run_recipe
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.saved_models import STUDENT, load_model, read_inputs
 from trustmix.federation import DeviceConfig
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict as predict_logits
+from trustmix.models import WithTemperature
 from trustmix.paths import expand_user
 
 
@@ -92,7 +94,9 @@ class PredictionResult:
         return found | ({"id": np.array(self.samples.ids)} if self.samples.ids else {})
 
 
-def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> PredictionResult:
+def predict(
+    folder: str | Path, data: str | Path, client: int | str = 0, *, allow_code: bool = False
+) -> PredictionResult:
     """Predict samples with a client's model of a finished run.
 
     Parameters
@@ -103,6 +107,8 @@ def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> Pred
         A file, a folder of images, or the name of a data set, whose test part is predicted.
     client : int or str
         The number of the client, or "student" for the server's model.
+    allow_code : bool
+        Whether to import what the recipe names as code even if the directory is not below the current one.
 
     Returns
     -------
@@ -112,7 +118,8 @@ def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> Pred
     Raises
     ------
     TrustmixError
-        If there is no such model, or the samples are not of the kind that the model takes.
+        If there is no such model, the samples are not of the kind that the model takes, or the recipe names code that
+        is not allowed.
 
     Examples
     --------
@@ -123,10 +130,12 @@ def predict(folder: str | Path, data: str | Path, client: int | str = 0) -> Pred
     >>> predict(folder, "digits", client=3).logits.shape
     torch.Size([359, 10])
     """
-    model, inputs, recipe = load_model(folder, client), read_inputs(folder), Recipe.load(Path(folder) / "recipe.toml")
+    model, inputs = load_model(folder, client, allow_code=allow_code), read_inputs(folder)
+    recipe = load_run_recipe(Path(folder), allow_code=allow_code)
     samples = _samples(data, inputs, recipe.data)
     logits = predict_logits(model, samples.inputs, DeviceConfig())
-    return PredictionResult(logits, samples, inputs.classes, _trust(recipe, str(client), model, samples.inputs))
+    raw = model.model if isinstance(model, WithTemperature) else model  # densities are of logits as they were sent
+    return PredictionResult(logits, samples, inputs.classes, _trust(recipe, str(client), raw, samples.inputs))
 
 
 def _samples(data: str | Path, inputs: InputSpec, trained_on: DataConfig) -> Samples:

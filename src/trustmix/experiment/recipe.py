@@ -178,6 +178,11 @@ class Recipe(ConfigModel):
                 f"wire.labels = {self.wire.labels} shows what privacy.mechanism = {self.privacy.mechanism} protects; "
                 "set goes with training, none with both"
             )
+        if self.train.stages == "mixed" and self.privacy.mechanism == "training":
+            raise ValueError(
+                "privacy.mechanism = training adds noise to gradients of private records, which "
+                "train.stages = mixed has in one batch with public ones; set train.stages = two"
+            )
         if self.wire.form != "scores":
             raise ValueError("[privacy] goes with wire.form = scores")
         if self.privacy.ratio > 0:
@@ -203,6 +208,15 @@ class Recipe(ConfigModel):
     def _theory(self) -> "Recipe":
         if self.theory.every is not None and self.density.refresh != "every":
             raise ValueError("theory.every measures scores of each round's models; leave density.refresh out")
+        return self
+
+    @model_validator(mode="after")
+    def _calibrated(self) -> "Recipe":
+        if self.train.calibrate and not self.holds_out:
+            raise ValueError(
+                "train.calibrate fits a temperature on held-out samples: it needs density.calibration = holdout, and "
+                "no [privacy], under which no samples are held out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -2,7 +2,8 @@
 
 It holds recipe.toml (resolved), rounds.jsonl (one line per round), summary.json (once the run is finished), models/,
 trust/ (one file per round, see `callbacks.trust_log`), theory.jsonl (see `theory.probe`) and checkpoint/, from which a
-stopped run is resumed. Files are written atomically; `.lock` keeps a second process out.
+stopped run is resumed. Files are written atomically; `.lock` keeps a second process out. Only its owner can enter a
+directory that a run has made; models and states are made from private data.
 """
 
 import os
@@ -104,6 +105,8 @@ class RunDirectory:
         TrustmixError
             As `check`, and if another process runs here, the data are others, or lines of rounds.jsonl are missing.
         """
+        if not self.path.exists():
+            storage.make_private_directory(self.path)
         with storage.lock_directory(self.path):
             self.check(recipe, resume=not overwrite, overwrite=overwrite)  # again, now that no other process can write
             if overwrite:
@@ -112,6 +115,7 @@ class RunDirectory:
             self._validate_rounds(exchange)
             self._validate_data(data or {})
             storage.write_bytes(self.path / "recipe.toml", recipe.resolved_toml().encode())
+            storage.make_private_directory(self.path / "checkpoint")  # even if others may read the run directory
             storage.write_json(self._data_file, {"format": DATA_FORMAT, **(data or {})})
             self._drop_rounds_after(exchange - 1)
             yield

@@ -9,8 +9,9 @@ import logging
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, TypeAlias
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from trustmix import storage
@@ -18,24 +19,19 @@ from trustmix.data.inference import InputSpec
 from trustmix.data.text import DEFAULT_TOKENIZER, load_tokenizer
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.config import ModelConfig
+from trustmix.experiment.own_code import load_run_recipe
 from trustmix.experiment.recipe import Recipe
+from trustmix.experiment.validation import format_validation_error
 from trustmix.federation import DiskStore
-from trustmix.models import ModelFactory
+from trustmix.models import ModelFactory, WithTemperature
 from trustmix.models.transformer import TextClassifier, save_for_transformers
 
 log = logging.getLogger(__name__)
 
+_Channels: TypeAlias = Annotated[tuple[float, ...], Field(strict=False)]
+
 INPUTS_FORMAT = 1
 """The version of models/inputs.json."""
-INPUTS_TYPES: dict[str, Any] = {
-    "shape": list[int],
-    "dtype": str,
-    "classes": list[str],
-    "scale": list[list[float]] | None,
-}
-"""The fields of models/inputs.json."""
-MAX_SIZE = 10**6
-"""The largest size of a dimension of the inputs."""
 STUDENT = "student"
 """The id of the server's student, and the name of its file among the models."""
 
@@ -44,7 +40,7 @@ CLIENT_NAME = f"(0|[1-9][0-9]*|{STUDENT})"
 """The names that a model can have: the number of a client, or the student."""
 
 
-def load_model(folder: str | Path, client: int | str = 0) -> nn.Module:
+def load_model(folder: str | Path, client: int | str = 0, *, allow_code: bool = False) -> nn.Module:
     """Load a client's model from a run directory.
 
     Parameters
@@ -53,16 +49,20 @@ def load_model(folder: str | Path, client: int | str = 0) -> nn.Module:
         The directory of a finished run.
     client : int or str
         The number of the client, or "student" for the server's model.
+    allow_code : bool
+        Whether to import a model that the recipe names as code even if the directory is not below the current one.
 
     Returns
     -------
     torch.nn.Module
-        The model in evaluation mode; it takes raw inputs of the data set and returns logits.
+        The model in evaluation mode; it takes raw inputs of the data set and returns logits. With train.calibrate it is
+        a `WithTemperature`, whose logits are divided by the client's temperature.
 
     Raises
     ------
     TrustmixError
-        If the directory has no such model, or the file does not fit the model of the recipe.
+        If the directory has no such model, the file does not fit the model of the recipe, or the model is code that
+        is not allowed.
 
     Examples
     --------
@@ -82,13 +82,16 @@ def load_model(folder: str | Path, client: int | str = 0) -> nn.Module:
     if not re.fullmatch(CLIENT_NAME, str(client)) or not file.is_file():
         known = sorted((found.stem for found in models.glob("*.safetensors")), key=lambda name: (len(name), name))
         raise TrustmixError(f'{folder} has no model of client "{client}"; there are {", ".join(known)}.')
-    factory = _factory(Recipe.load(Path(folder) / "recipe.toml"), read_inputs(folder), str(client))
+    recipe = load_run_recipe(Path(folder), allow_code=allow_code)
+    factory = _factory(recipe, read_inputs(folder), str(client))
     options = dict(factory.options)
     if factory.name == "encoder" and (models / str(client)).is_dir():
         options["weights"] = str((models / str(client)).absolute())
     elif factory.name is not None and factory.name != "encoder":
         options.pop("weights", None)  # pretrained weights would be replaced
-    return _load_weights(replace(factory, options=options), file)
+    model = _load_weights(replace(factory, options=options), file)
+    temperature = float(storage.read_tensors(file)[1].get("temperature", 1.0))
+    return model if temperature == 1 else WithTemperature(model, temperature).eval()
 
 
 def read_inputs(folder: str | Path) -> InputSpec:
@@ -111,17 +114,23 @@ def read_inputs(folder: str | Path) -> InputSpec:
     """
     file = Path(folder) / "models" / "inputs.json"
     fields = storage.validate_record(storage.read_json(file), INPUTS_FORMAT, str(file))
-    storage.validate_types(INPUTS_TYPES, fields, str(file))
-    missing = [name for name in INPUTS_TYPES if name not in fields]
-    if missing:
-        raise StorageError(f"{file} does not describe the inputs of models; it lacks {', '.join(missing)}.")
-    if any(not 0 < size <= MAX_SIZE for size in fields["shape"]) or not fields["classes"]:
-        raise StorageError(f"{file} does not describe the inputs of models: sizes must be from 1 to {MAX_SIZE}.")
-    scale = fields["scale"]
-    if scale is not None and (len(scale) != 2 or len({len(part) for part in scale}) != 1 or 0 in scale[1]):
-        raise StorageError(f"{file}: scale must be the means and the standard deviations of the channels.")
-    pair = None if scale is None else (tuple(scale[0]), tuple(scale[1]))
-    return InputSpec(tuple(fields["shape"]), fields["dtype"], tuple(fields["classes"]), pair)
+    try:
+        found = _InputRecord.model_validate(fields)
+    except ValidationError as error:
+        reason = format_validation_error(error, list(_InputRecord.model_fields))
+        raise StorageError(f"{file} does not describe the inputs of models ({reason})") from error
+    return InputSpec(tuple(found.shape), found.dtype, tuple(found.classes), found.scale)
+
+
+class _InputRecord(BaseModel):
+    """The fields of models/inputs.json."""
+
+    model_config = ConfigDict(strict=True)
+
+    shape: list[Annotated[int, Field(ge=1, le=10**6)]] = Field(max_length=8)
+    dtype: Literal["uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+    classes: list[str] = Field(min_length=1, max_length=10**6)
+    scale: Annotated[tuple[_Channels, _Channels] | None, Field(strict=False)] = None
 
 
 def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) -> None:
@@ -151,7 +160,7 @@ def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) ->
         if state is not None:
             model = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}
             file = models / f"{states.name}.safetensors"
-            storage.write_tensors(file, model)
+            storage.write_tensors(file, model, {"temperature": float(state[1].get("temperature", 1.0))})
             if inputs.is_text:
                 _save_text_model(
                     _load_weights(_factory(recipe, inputs, states.name), file), recipe, inputs, states.name, models

@@ -11,6 +11,7 @@ import torch
 from rich.table import Table
 
 from trustmix.errors import TrustmixError
+from trustmix.experiment.own_code import load_run_recipe
 from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run import build_probe
 from trustmix.experiment.run_directory import RunDirectory
@@ -147,7 +148,7 @@ ROWS: list[tuple[str, Callable[[MeasuredRun], str]]] = [
 """The head of each row, and its cell for a run."""
 
 
-def analyze_runs(folders: Sequence[Path], reference: str | None = None) -> Findings:
+def analyze_runs(folders: Sequence[Path], reference: str | None = None, *, allow_code: bool = False) -> Findings:
     """Measure the last round of finished runs, and the teacher error of each setting over tau.
 
     Parameters
@@ -156,6 +157,8 @@ def analyze_runs(folders: Sequence[Path], reference: str | None = None) -> Findi
         Run directories, or folders that hold run directories.
     reference : str, optional
         The reference for p*, "model" or "labels"; the recipe's `theory.reference` if not given.
+    allow_code : bool
+        Whether to import what recipes name as code even if a directory is not below the current one.
 
     Returns
     -------
@@ -165,12 +168,12 @@ def analyze_runs(folders: Sequence[Path], reference: str | None = None) -> Findi
     Raises
     ------
     TrustmixError
-        If there is no run, one is not finished, or the theory covers none of them.
+        If there is no run, one is not finished, a recipe names code that is not allowed, or the theory covers no run.
     """
     probes: dict[str, TheoryProbe] = {}
     runs: list[MeasuredRun] = []
     settings: dict[str, list[tuple[MeasuredRun, TheoryProbe]]] = {}
-    for folder, recipe, tau in _find_runs(folders):
+    for folder, recipe, tau in _find_runs(folders, allow_code=allow_code):
         if reference is not None:
             recipe = recipe.model_copy(update={"theory": recipe.theory.model_copy(update={"reference": reference})})
         key = _key(recipe, "rule")
@@ -183,7 +186,7 @@ def analyze_runs(folders: Sequence[Path], reference: str | None = None) -> Findi
     return Findings(runs, [_compute_curve(group) for group in settings.values()])
 
 
-def _find_runs(folders: Sequence[Path]) -> list[tuple[Path, Recipe, float]]:
+def _find_runs(folders: Sequence[Path], *, allow_code: bool) -> list[tuple[Path, Recipe, float]]:
     """The finished runs in these folders whose teachers the theory covers, and the tau of each."""
     files = [file for folder in folders for file in sorted(folder.rglob("recipe.toml"))]
     if not files:
@@ -191,7 +194,7 @@ def _find_runs(folders: Sequence[Path]) -> list[tuple[Path, Recipe, float]]:
     unfinished = [file.parent for file in files if not RunDirectory(file.parent).finished]
     if unfinished:
         raise TrustmixError(f"{unfinished[0]} is not finished; go on with `trustmix run ... --resume` first.")
-    runs = [(file.parent, Recipe.load(file)) for file in files]
+    runs = [(file.parent, load_run_recipe(file.parent, allow_code=allow_code)) for file in files]
     taus = [(folder, recipe, recipe.method.tau) for folder, recipe in runs]
     covered = [(folder, recipe, tau) for folder, recipe, tau in taus if tau is not None]
     if not covered:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.functional import one_hot
 
 from trustmix.arrays import ArrayLike
 from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
@@ -24,7 +25,20 @@ from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public, fingerprint_samples
 from trustmix.federation.scoring import KeptScores, Refresh, density_samples, predict_features, score_inputs
 from trustmix.federation.state import MemoryStore, State, Store
-from trustmix.federation.training import DeviceConfig, Training, TrainingJob, accuracy, evaluate, predict, train
+from trustmix.federation.training import (
+    MIN_RISE,
+    PATIENCE,
+    DeviceConfig,
+    Training,
+    TrainingJob,
+    accuracy,
+    agreement_samples,
+    evaluate,
+    mixed_batches,
+    predict,
+    train,
+)
+from trustmix.metrics import fit_temperature
 from trustmix.privacy import (
     DPSGDParams,
     PrivacyBudget,
@@ -54,6 +68,8 @@ class ModelState:
     """How many private stages the model has behind it."""
     kept: KeptScores | None = None
     """The last scores, where the client keeps them over rounds."""
+    temperature: float = 1.0
+    """What its logits are divided by where it is evaluated and used, as fitted after the last distillation."""
 
 
 @dataclass
@@ -220,7 +236,8 @@ class Client:
         """
         answer = self.ledger.find_answer(request.round) if self.ledger and request.train else None
         if answer is not None:
-            return Reply(self.id, request.round, answer.payload, seconds={}, **answer.figures)
+            epsilon, alone = (answer.figures.get(name) for name in ("epsilon", "epsilon_round"))
+            return Reply(self.id, request.round, answer.payload, epsilon=epsilon, epsilon_round=alone)
         try:
             reply = yield from self._step_jobs(request)
         except BaseException:
@@ -235,21 +252,26 @@ class Client:
         state = self._resume(request.round)
         seconds: dict[str, float] = {}
         tested: dict[str, float] = {}
-        local_accuracy = payload = None
+        local_accuracy = payload = agreement = public_epochs = None
+        mixed = False
         releases: list[Release] = []
         if request.teacher is not None:
             lesson = self.apply_server_message(state, request.round, request.teacher)
             if lesson is not None:
-                yield lesson
-                seconds["distil"] = lesson.seconds
-        if request.round > 1 and self.test is not None:
+                mixed = self.training.stages == "mixed"
+                job = self.mixed_job(request.round, lesson) if mixed else lesson
+                public_epochs, agreement = yield from self._distil(job, lesson, seconds)
+        if request.round > 1:
             with _timed(seconds, "evaluate"):
-                tested = asdict(evaluate(state.model, self.test.inputs, self.test.labels, self.hardware))
+                tested = self._evaluate(state)
         if request.train:
-            job = self.private_job(state, request.round)
-            releases = self._stage_releases(state, request)
-            yield job
-            seconds["train"] = job.seconds
+            if mixed:
+                self._count_stage(state)
+            else:
+                job = self.private_job(state, request.round)
+                releases = self._stage_releases(state, request)
+                yield job
+                seconds["train"] = job.seconds
             if self.test is not None:
                 with _timed(seconds, "evaluate"):
                     own = self._own_class_test(self.test)
@@ -267,8 +289,17 @@ class Client:
         if not self.share_figures:
             _log_figures(request.round, tested.get("accuracy"), local_accuracy)
             tested, local_accuracy = {}, None
-        known = {**tested, **spent}
-        return Reply(self.id, request.round, payload, local_accuracy=local_accuracy, seconds=seconds, **known)
+        known = {"local_accuracy": local_accuracy, "agreement": agreement, **tested, **spent}
+        return Reply(self.id, request.round, payload, seconds=seconds, public_epochs=public_epochs, **known)
+
+    def _evaluate(self, state: ModelState) -> dict[str, float]:
+        """Fit the temperature, where that is wanted, and measure the predictions on all classes of the test set."""
+        if self.training.calibrate:
+            logits = predict(state.model, self.calibration.inputs, self.hardware)
+            state.temperature = fit_temperature(logits, self.calibration.labels)
+        if self.test is None:
+            return {}
+        return asdict(evaluate(state.model, self.test.inputs, self.test.labels, self.hardware, state.temperature))
 
     def _stage_releases(self, state: ModelState, request: Request) -> list[Release]:
         """What the private stage that begins releases, where a ledger counts it; refused beyond the promise."""
@@ -339,14 +370,60 @@ class Client:
     def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
         """Take in what the server sent: the job of learning it, or None where that needs no training."""
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
-        return self.make_job(state, "public", round_, self.public.inputs, teacher, self.training.public_epochs, "none")
+        epochs = self.training.max_public_epochs(state.stages)
+        return self.make_job(state, "public", round_, self.public.inputs, teacher, epochs, "none")
+
+    def _distil(
+        self, job: TrainingJob, lesson: TrainingJob, seconds: dict[str, float]
+    ) -> Generator[TrainingJob, None, tuple[int | None, float | None]]:
+        """Do a job that contains the lesson: the epochs that it took, and the agreement with the teacher.
+
+        Both are None where predictions are a secret.
+        With public_epochs = "auto" every epoch is a job of its own, until `PATIENCE` of them have added little.
+        """
+        chosen = agreement_samples(len(lesson.inputs), torch_generator(self.seed, "agreement"))
+        chosen = chosen.to(lesson.inputs.device)
+        inputs, classes = lesson.inputs[chosen], lesson.targets[chosen].argmax(1)
+        agreement, highest, epochs, idle = 0.0, -1.0, 0, 0
+        seconds["distil"] = 0.0
+        for part in job.split_epochs() if self.training.public_epochs == "auto" else [job]:
+            yield part
+            seconds["distil"] += part.seconds
+            epochs += part.epochs
+            with _timed(seconds, "evaluate"):
+                agreement = accuracy(lesson.model, inputs, classes, self.hardware)
+            idle = idle + 1 if agreement < highest + MIN_RISE else 0
+            highest = max(highest, agreement)
+            if idle == PATIENCE:
+                break
+        secret = self.privacy is not None and self.privacy.mechanism == "uploads"
+        return (None, None) if secret else (epochs, agreement)
+
+    def mixed_job(self, round_: int, lesson: TrainingJob) -> TrainingJob:
+        """The job of learning a lesson and the client's own labels in the same batches; an epoch is over both."""
+        if self.dp_sgd_params is not None or self.training.augment != "none":
+            raise TrustmixError("mixed batches can be neither trained with DP-SGD nor augmented; train in two stages")
+        own = one_hot(self.private.labels, self.public.classes).to(lesson.targets)
+        generator = torch_generator(self.seed, "order", "mixed", self.id, round_)
+        sizes = len(self.private), len(lesson.inputs), self.training.batch
+        return replace(
+            lesson,
+            inputs=torch.cat([self.private.inputs, lesson.inputs]),
+            targets=torch.cat([own, lesson.targets]),
+            seed=int(torch.randint(2**62, (1,), generator=generator)),
+            order=[batch for _ in range(lesson.epochs) for batch in mixed_batches(*sizes, generator)],
+        )
+
+    def _count_stage(self, state: ModelState) -> None:
+        """One more stage on private labels, if the promise of privacy has one left."""
+        if self.privacy is not None and state.stages >= self.privacy.rounds:
+            raise TrustmixError(f"its promise of privacy is for {self.privacy.rounds} rounds, and these are spent")
+        state.stages += 1
 
     def private_job(self, state: ModelState, round_: int) -> TrainingJob:
         """The job of learning from the client's own labels."""
-        if self.privacy is not None and state.stages >= self.privacy.rounds:
-            raise TrustmixError(f"its promise of privacy is for {self.privacy.rounds} rounds, and these are spent")
         epochs = self.training.epochs if state.stages else self.training.first_epochs
-        state.stages += 1
+        self._count_stage(state)
         private, augment = self.private, self.training.augment
         return self.make_job(
             state, "private", round_, private.inputs, private.labels, epochs, augment, self.dp_sgd_params
@@ -496,10 +573,11 @@ def _to_stored(state: ModelState) -> State:
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
     for index, entries in state.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in entries.items() if value is not None}
-    if state.kept is None:
-        return tensors, {"stages": state.stages}
-    tensors |= {"scores": state.kept.scores}
-    return tensors, {"stages": state.stages, "scores_round": state.kept.round}
+    facts: dict[str, float] = {"stages": state.stages, "temperature": state.temperature}
+    if state.kept is not None:
+        tensors |= {"scores": state.kept.scores}
+        facts["scores_round"] = state.kept.round
+    return tensors, facts
 
 
 def _restore(state: ModelState, stored: State) -> None:
@@ -507,6 +585,7 @@ def _restore(state: ModelState, stored: State) -> None:
     state.stages = int(facts["stages"])
     if "scores_round" in facts:
         state.kept = KeptScores(int(facts["scores_round"]), tensors["scores"])
+    state.temperature = float(facts.get("temperature", 1.0))  # states of earlier versions have none
     state.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     slots: dict[int, dict[str, Any]] = {}

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import fmean
 
 import torch
 
 from trustmix.aggregation.base import Aggregator, AggregatorFactory, StateDict, Upload
 from trustmix.aggregation.guard import guarded
+from trustmix.aggregation.trust import Trust
 from trustmix.density import roc_auc
 from trustmix.errors import TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerContext
@@ -33,6 +34,7 @@ class Distillation(ServerAlgorithm):
         self.context = context
         rule = make_aggregator()
         self.aggregator: Aggregator = rule if context.guard is None else guarded(rule, context.guard)
+        self._uses_label_sets = rule.needs_label_sets or isinstance(rule, Trust)
         self._round = 0
         self._last_teacher: torch.Tensor | None = None
         self._density_aucs: list[float] = []
@@ -51,6 +53,8 @@ class Distillation(ServerAlgorithm):
         header = self.context.public.header(reply.client, reply.round)
         upload = decode_upload(reply.payload or b"", header, self._last_teacher)
         validate_label_set(upload, self.context.labels)
+        if not self._uses_label_sets:  # a set that the rule does not use would only shield its client from the guard
+            upload = replace(upload, class_counts=None)
         self.aggregator.update(upload)
         self._density_aucs += self._density_auc(upload)
         for callback in self.context.callbacks:

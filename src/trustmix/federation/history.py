@@ -44,6 +44,11 @@ class Round:
     """Negative log-likelihood of the test labels in nats, mean over clients, measured with `accuracy`."""
     ece_mean: float | None = None
     """Expected calibration error on the test set, mean over clients, measured with `accuracy`."""
+    agreement_mean: float | None = None
+    agreement: dict[str, float] = field(default_factory=dict)
+    """Fraction of public samples on which the client's class is that of this round's teacher, after distillation."""
+    public_epochs: dict[str, int] = field(default_factory=dict)
+    """Epochs that the client's distillation from this round's teacher took."""
     teacher_accuracy: float | None = None
     """Accuracy of this round's teacher on the public samples whose labels are known."""
     teacher_nll: float | None = None
@@ -152,6 +157,7 @@ class History:
             "best_round": self.best_round,
             "final_accuracy": self.final_accuracy,
             "final_local_accuracy": self.rounds[-1].local_accuracy_mean if self.rounds else None,
+            "final_agreement": self.rounds[-1].agreement_mean if self.rounds else None,
             "final_student_accuracy": self.rounds[-1].student_accuracy if self.rounds else None,
             "bytes_up": sum(r.bytes_up for r in self.rounds),
             "bytes_down": sum(r.bytes_down for r in self.rounds),

@@ -41,6 +41,10 @@ class Reply:
     """The mean negative log-likelihood of the test labels, when `accuracy` was measured."""
     ece: float | None = None
     """The expected calibration error on the test set, then too."""
+    agreement: float | None = None
+    """The fraction of public samples on which the client's class is the teacher's, after distillation."""
+    public_epochs: int | None = None
+    """The epochs that the distillation took."""
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,7 @@ PREDICTION_SETTINGS = (
     "attack.kind",
     "attack.share",
     "student",
+    "train.stages",
     *THEORY_SETTINGS,
 )
 """Settings about predictions, and what is made of them."""

@@ -43,6 +43,8 @@ def sanitize_reply(reply: Reply) -> Reply:
         local_accuracy=_within(reply.local_accuracy, 1),
         nll=_within(reply.nll, LARGEST),
         ece=_within(reply.ece, 1),
+        agreement=_within(reply.agreement, 1),
+        public_epochs=reply.public_epochs if _within(reply.public_epochs, LARGEST) else None,
         epsilon=_within(reply.epsilon, LARGEST),
         epsilon_round=_within(reply.epsilon_round, LARGEST),
         seconds=seconds,
@@ -54,12 +56,13 @@ LARGEST = 1e9
 
 
 def to_valid_utf8(reason: str) -> str:
-    r"""A reason, which may quote another party, as text that can be written anywhere.
+    r"""A reason, which may quote another party, as text that can be written and printed anywhere.
 
-    >>> to_valid_utf8("kind = \ud800")
-    'kind = ?'
+    >>> to_valid_utf8("kind = \ud800, \x1b[2J")
+    'kind = ?, ?[2J'
     """
-    return reason.encode("utf-8", "replace").decode()
+    text = reason.encode("utf-8", "replace").decode()
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
 def _within(figure: float | None, largest: float) -> float | None:

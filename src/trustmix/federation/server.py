@@ -310,12 +310,16 @@ LATER_STAGES = ("distil", "evaluate")
 def _complete(line: Round, result: RoundReplies, message: bytes | None, asked: Sequence[str], closing: bool) -> Round:
     """The round with its effect on the clients, which the exchange after it shows."""
     accuracy = {c: r.accuracy for c, r in result.replies.items() if r.accuracy is not None}
+    agreement = {c: r.agreement for c, r in result.replies.items() if r.agreement is not None}
     later = {stage: s for stage, s in result.seconds.items() if closing or stage in LATER_STAGES}
     sent = [client for client in asked if client not in result.unreached] if message else []
     return replace(
         line,
         accuracy=accuracy,
         accuracy_mean=fmean(accuracy.values()) if accuracy else None,
+        agreement=agreement,
+        public_epochs={c: r.public_epochs for c, r in result.replies.items() if r.public_epochs is not None},
+        agreement_mean=_mean(agreement.values()),
         nll_mean=_mean(reply.nll for reply in result.replies.values()),
         ece_mean=_mean(reply.ece for reply in result.replies.values()),
         bytes_down=len(message or b"") * len(sent),

@@ -8,8 +8,8 @@ import math
 import time
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -21,6 +21,14 @@ from trustmix.federation.optimizers import OPTIMIZERS
 from trustmix.metrics import ClassificationMetrics
 from trustmix.privacy import DPSGDParams, dp_gradients, poisson_batches
 
+MAX_EPOCHS, MAX_FIRST_EPOCHS = 10, 20
+"""Epochs of distillation that "auto" takes at most, in later rounds and from the first teacher."""
+MIN_RISE, PATIENCE = 0.01, 2
+""""auto" ends after so many epochs in a row that do not raise the highest agreement by so much."""
+
+
+Stages: TypeAlias = Literal["two", "mixed"]
+
 
 @dataclass(frozen=True)
 class Training:
@@ -31,11 +39,26 @@ class Training:
     batch: int = 32
     first_epochs: int = 5
     epochs: int = 1
-    public_epochs: int = 1
+    public_epochs: int | Literal["auto"] = 1
+    """Epochs of distillation; "auto" goes on until the agreement with the teacher no longer rises."""
+    stages: Stages = "two"
+    """Distil and then train on private labels, or learn from both in the same batches, for `public_epochs`."""
     augment: Augment = "none"
     """Random crops and flips of private images, drawn anew in every epoch."""
+    calibrate: bool = False
+    """Fit a temperature on held-out samples after distillation, for the client's own use of its model."""
     keep_optimizer: bool = True
     """Keep the optimiser's state over stages and rounds; otherwise every stage starts with a fresh one."""
+
+    def max_public_epochs(self, stages: int) -> int:
+        """The epochs of distillation at most, for a client with so many private stages behind it.
+
+        >>> Training(public_epochs=3).max_public_epochs(1), Training(public_epochs="auto").max_public_epochs(2)
+        (3, 10)
+        """
+        if self.public_epochs != "auto":
+            return self.public_epochs
+        return MAX_EPOCHS if stages > 1 else MAX_FIRST_EPOCHS
 
     def make_optimizer(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
         """The optimiser of those parameters that are trainable."""
@@ -93,6 +116,8 @@ class TrainingJob:
     """What makes the training differentially private, if it is to be."""
     secret: torch.Generator | None = None
     """What its noise is drawn from, where no seed may repeat it."""
+    epochs: int = 1
+    """How many times the samples are gone through."""
     seconds: float = 0.0
     """How long it took; of jobs that were done together, the job's share."""
 
@@ -123,7 +148,16 @@ class TrainingJob:
             order = poisson_batches(len(inputs), noise.sample_rate, steps, generator)
         made = cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware, augment, noise)
         made.secret = generator if secret else None
+        made.epochs = epochs
         return made
+
+    def split_epochs(self) -> "list[TrainingJob]":
+        """One job for each epoch: done one after another, they take the same steps as this job."""
+        steps = len(self.order) // self.epochs
+        return [
+            replace(self, order=self.order[epoch * steps : (epoch + 1) * steps], seed=self.seed + epoch, epochs=1)
+            for epoch in range(self.epochs)
+        ]
 
 
 POOL = 50
@@ -153,6 +187,19 @@ def batches(
     if sizes is not None:
         parts = [parts[index] for index in torch.randperm(len(parts), generator=generator).tolist()]
     return iter(parts)
+
+
+def mixed_batches(private: int, public: int, size: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Indices of one epoch over private samples, which come first, and public ones; each batch has its share of both.
+
+    >>> batches = mixed_batches(6, 12, 9, torch.Generator())
+    >>> [(int((batch < 6).sum()), int((batch >= 6).sum())) for batch in batches]
+    [(3, 6), (3, 6)]
+    """
+    steps = max(1, (private + public) // size)
+    own = torch.tensor_split(torch.randperm(private, generator=generator), steps)
+    shared = torch.tensor_split(private + torch.randperm(public, generator=generator), steps)
+    return [torch.cat(both) for both in zip(own, shared, strict=True)]
 
 
 def token_lengths(inputs: torch.Tensor) -> torch.Tensor | None:
@@ -210,10 +257,26 @@ def predict(model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig) -> t
 
 
 def evaluate(
-    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: DeviceConfig
+    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: DeviceConfig, temperature: float = 1.0
 ) -> ClassificationMetrics:
-    """What the model's predictions on labelled inputs are worth."""
-    return ClassificationMetrics.of(predict(model, inputs, hardware).to("cpu", torch.float64).softmax(1), labels.cpu())
+    """What the model's predictions on labelled inputs are worth, at that temperature."""
+    logits = predict(model, inputs, hardware).to("cpu", torch.float64)
+    return ClassificationMetrics.of((logits / temperature).softmax(1), labels.cpu())
+
+
+AGREEMENT_SAMPLES = 1000
+"""Public samples at most that agreement is measured on: enough for one point, and less than a tenth of a training."""
+
+
+def agreement_samples(samples: int, generator: torch.Generator) -> torch.Tensor:
+    """Indices of the public samples that agreement is measured on, all or a random part of them.
+
+    >>> agreement_samples(3, torch.Generator()).tolist(), len(agreement_samples(2000, torch.Generator()))
+    ([0, 1, 2], 1000)
+    """
+    if samples <= AGREEMENT_SAMPLES:
+        return torch.arange(samples)
+    return torch.randperm(samples, generator=generator)[:AGREEMENT_SAMPLES].sort().values
 
 
 def accuracy(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, hardware: DeviceConfig) -> float:

@@ -38,7 +38,7 @@ class FedDF(FedAvg):
         teacher = torch.softmax(self._logits.compute()["logits"], 1)
         model, student = self._model(self.mean.compute()), self.student
         state = ModelState(model, student.training.make_optimizer(model.parameters()))
-        targets, epochs = teacher.to(student.hardware.device), student.training.public_epochs
+        targets, epochs = teacher.to(student.hardware.device), student.training.max_public_epochs(self._round)
         inputs = self.context.public.inputs
         job = student.make_job(state, "public", self._round + 1, inputs, targets, epochs, "none")
         train(job)
@@ -57,5 +57,13 @@ class FedDF(FedAvg):
 
 
 METHODS.register("feddf")(
-    Method("feddf", "FedDF", algorithm=FedDF, client="weights", exchanges="weights", guardable=False)
+    Method(
+        "feddf",
+        "FedDF",
+        algorithm=FedDF,
+        client="weights",
+        exchanges="weights",
+        guardable=False,
+        refuses=(("train.public_epochs", "auto", "its server distils for a fixed number of epochs; give a number"),),
+    )
 )

@@ -91,8 +91,8 @@ class SelectiveClient(Client):
         kept = (ambiguity(teacher) < self.max_ambiguity).nonzero().squeeze(1)
         if len(kept) < 2:
             return None  # batch norm needs two samples
-        inputs = self.public.inputs[kept]
-        return self.make_job(state, "public", round_, inputs, teacher[kept], self.training.public_epochs, "none")
+        inputs, epochs = self.public.inputs[kept], self.training.max_public_epochs(state.stages)
+        return self.make_job(state, "public", round_, inputs, teacher[kept], epochs, "none")
 
 
 class SelectiveFD(SumAggregator):

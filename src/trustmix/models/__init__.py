@@ -7,6 +7,7 @@ from trustmix.models.mlp import mlp
 from trustmix.models.normalize import Normalize
 from trustmix.models.registry import MODELS
 from trustmix.models.resnet import resnet18
+from trustmix.models.temperature import WithTemperature
 from trustmix.models.transformer import bert_tiny, encoder
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "ModelFactory",
     "Normalize",
     "WithFeatures",
+    "WithTemperature",
     "bert_tiny",
     "cnn",
     "encoder",

@@ -55,6 +55,43 @@ def subtitle(study: Study) -> str:
     return " · ".join([*parts, f"seed {next(iter(seeds))}" if len(seeds) == 1 else f"{len(seeds)} seeds"])
 
 
+LOW_AGREEMENT = 0.5
+"""Below this agreement in the last round, clients have not learnt what the teacher knows."""
+MAX_WARNINGS = 5
+"""The largest number of warnings on a page."""
+
+
+def warnings(study: Study) -> list[str]:
+    """Find what a reader should know before the accuracies are compared.
+
+    Parameters
+    ----------
+    study : Study
+        The runs.
+
+    Returns
+    -------
+    list of str
+        One sentence per method and task whose clients agree with less than half of the teacher in the last round,
+        the lowest first.
+    """
+    agreements = [(cell.final("agreement_mean").mean, cell) for cell in study.cells]
+    low = [(value, cell) for value, cell in agreements if value is not None and value < LOW_AGREEMENT]
+    found = []
+    for value, cell in sorted(low, key=lambda entry: entry[0])[:MAX_WARNINGS]:
+        name = ", ".join(part for part in (cell.method.name, cell.task.name) if part)
+        found.append(f"{name}: clients take in {100 * value:.0f} % of the teacher; {_advice(cell)}.")
+    return found
+
+
+def _advice(cell: Cell) -> str:
+    """What may raise the agreement."""
+    epochs = cell.runs[0].recipe.train.public_epochs
+    if epochs == "auto":
+        return "train.public_epochs = auto ended there, so a larger train.lr may help"
+    return f"raise train.public_epochs, which is {epochs}"
+
+
 def _count(number: int, one: str, many: str | None = None) -> str:
     """A number of things.
 

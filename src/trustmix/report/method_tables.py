@@ -98,6 +98,7 @@ def _columns(cells: Sequence[Cell]) -> dict[str, list[TableField]]:
         "final, %": [_percent(cell.final("accuracy_mean")) for cell in cells],
         "own classes, %": [_percent(cell.final("local_accuracy_mean")) for cell in cells],
         "teacher, %": [_percent(cell.final("teacher_accuracy")) for cell in cells],
+        "agreement, %": [_percent(cell.final("agreement_mean")) for cell in cells],
         "ECE, %": [_percent(cell.final("ece_mean")) for cell in cells],
         "MB up": [TableField(_megabytes(cell, "bytes_up")) for cell in cells],
         "MB down": [TableField(_megabytes(cell, "bytes_down")) for cell in cells],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trustmix import storage
 from trustmix.report.figure_views import group_figures
-from trustmix.report.headline import headline, subtitle
+from trustmix.report.headline import headline, subtitle, warnings
 from trustmix.report.method_tables import overview_table, task_table
 from trustmix.report.palette import assign_colours, study_palette
 from trustmix.report.rendering import PageSection, render
@@ -71,6 +71,7 @@ def _render_report(study: Study) -> str:
         palette=study_palette(study.methods),
         headline=headline(study).replace(" %", "\u00a0%"),
         subtitle=subtitle(study),
+        warnings=warnings(study),
         tasks=[task.name for task in study.tasks],
         overview=overview_table(study, colours),
         tables=[task_table(study, index, colours) for index in range(len(study.tasks))],

@@ -11,6 +11,11 @@ from trustmix.sweeps.tables import MeanStd, format_value
 
 ACCURACY = {
     "accuracy_mean": ("On all classes", "accuracy", "mean over clients, after distilling from the round's teacher"),
+    "agreement_mean": (
+        "Agreement with the teacher",
+        "agreement",
+        "part of the public set with its class",
+    ),
     "local_accuracy_mean": ("On the client's own classes", "accuracy", "mean over clients, after private training"),
     "teacher_accuracy": ("The teacher on the public set", "accuracy", "whose labels only measure it"),
     "student_accuracy": ("The server's student, on all classes", "accuracy", "it has seen teachers only"),
@@ -76,7 +81,7 @@ def _by_round(study: Study, key: str, title: str, text: str, fields: dict[str, t
     for index, task in enumerate(study.tasks):
         for name, (heading, label, note) in fields.items():
             series = [Series(cell.method, points) for cell in study.cells_of(task) if (points := _points(cell, name))]
-            unit: Unit = "percent" if "accuracy" in name or "ece" in name else "number"
+            unit: Unit = "percent" if name in ACCURACY or "ece" in name else "number"
             if series:
                 figures.append((index, Chart(name, heading, "round", label, series, unit, note=note)))
     several = any(len(cell.runs) > 1 for cell in study.cells)

@@ -93,6 +93,11 @@ class TheoryProbe:
 
     def __post_init__(self) -> None:
         self.hardware = DeviceConfig(self.device)
+        if self.training.public_epochs == "auto" or self.training.stages == "mixed":
+            raise TrustmixError(
+                "The theory is of a fixed number of steps on the teacher alone; set train.public_epochs to a number "
+                "and train.stages to two."
+            )
         if self.reference == "labels" and bool((self.public.labels < 0).any()):
             raise TrustmixError("The public labels are not all known; measure against the reference model instead.")
 
@@ -109,7 +114,7 @@ class TheoryProbe:
         """A model of the first client's kind, trained with labels for as many epochs as a client in the whole run."""
         samples, weight = self.pooled
         epochs = self.training.first_epochs + (self.rounds - 1) * self.training.epochs
-        epochs += self.rounds * self.training.public_epochs
+        epochs += self.rounds * self.training.max_public_epochs(self.rounds)
         model = self.hardware.to_device(self.factories[0]())
         seed = derive_seed(self.seed, "theory", "reference")
         targets, weights = samples.labels, weight * len(weight)
@@ -254,7 +259,7 @@ class TheoryProbe:
         inputs, p, best = (tensor.to(self.device) for tensor in (self.public.inputs, teacher.float(), star.float()))
         samples, weight = self.pooled
         even = torch.full((len(inputs),), 1 / len(inputs), device=self.device)
-        ones, epochs = torch.ones_like(even), self.training.public_epochs
+        ones, epochs = torch.ones_like(even), self.training.max_public_epochs(self.rounds)
         seed = derive_seed(self.seed, "theory", f"probe {client}")
         points = []
         for now in train_with_snapshots(model, inputs, p, ones, training=self.training, epochs=epochs, seed=seed):
