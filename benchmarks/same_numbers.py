@@ -21,7 +21,7 @@ import trustmix as tm
 RECORD = Path(__file__).parent / "results" / "numbers.json"
 ENGINE = ["engine.mode=sequential", "engine.precision=float32", "engine.device=cpu"]
 SMALL = ["clients=8", "rounds=3", "split.samples_per_client=60", "split.classes_per_client=3", "public.samples=150"]
-LABELS = ["wire.labels=set"]
+PAPER = [*SMALL, "rule=suwa"]
 ONLY_IN_TIME = ("seconds",)
 
 RUNS: dict[str, tuple[str, list[str]]] = {
@@ -29,7 +29,7 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     "demo avg": ("demo", ["rule=avg"]),
     "demo uwa": ("demo", ["rule=uwa"]),
     "demo suwa": ("demo", ["rule=suwa"]),
-    "demo trust": ("demo", ["rule=trust", *LABELS]),
+    "demo trust": ("demo", ["rule=trust"]),
     "recipe digits": ("digits", []),
     "recipe fashion": ("fashion", []),
     "recipe mixed": ("mixed", ["rounds=2", "clients=6"]),
@@ -60,23 +60,26 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     },
     "small scaffold": ("digits", [*SMALL, "rule=scaffold", "train.optimizer=sgd"]),
     "small tau": ("digits", [*SMALL, "rule={ tau = 0.4 }"]),
-    "small trust": ("digits", [*SMALL, *LABELS]),
-    "small trust counts": ("digits", [*SMALL, "wire.labels=counts", "split.kind=dirichlet", "guard.on=false"]),
-    "small unguarded": ("digits", [*SMALL, "guard.on=false"]),
+    "small trust": ("digits", [*SMALL, "rule=trust"]),
+    "small trust counts": (
+        "digits",
+        [*SMALL, "rule=trust", "wire.labels=counts", "split.kind=dirichlet", "guard.on=false"],
+    ),
+    "small unguarded": ("digits", [*PAPER, "guard.on=false"]),
     "small capped": ("digits", [*SMALL, "guard.cap=0.6", "rule=uwa"]),
     "small inflate": ("digits", [*SMALL, "attack.kind=inflate", "rule=uwa"]),
-    "small flip": ("digits", [*SMALL, *LABELS, "attack.kind=flip", "attack.share=0.25"]),
-    "small nan": ("digits", [*SMALL, "attack.kind=nan"]),
-    "small faults": ("digits", [*SMALL, "faults.crash=0.2", "faults.late=0.1", "participation.fraction=0.8"]),
-    "small features": ("digits", [*SMALL, "density.kind=features"]),
+    "small flip": ("digits", [*SMALL, "rule=trust", "attack.kind=flip", "attack.share=0.25"]),
+    "small nan": ("digits", [*PAPER, "attack.kind=nan"]),
+    "small faults": ("digits", [*PAPER, "faults.crash=0.2", "faults.late=0.1", "participation.fraction=0.8"]),
+    "small features": ("digits", [*PAPER, "density.kind=features"]),
     "small duq": ("digits", [*SMALL, "rule=suwa", "density.kind=duq"]),
-    "small kernel": ("digits", [*SMALL, "density.kind=kernel", "density.standardise=true"]),
-    "small density form": ("digits", [*SMALL, "wire.form=density"]),
-    "small uint4 delta": ("digits", [*SMALL, "wire.up=uint4", "wire.down=uint8", "wire.delta=true"]),
-    "small private training": ("digits", [*SMALL, "privacy.epsilon=8", "wire.labels=set"]),
-    "small private uploads": ("digits", [*SMALL, "privacy.epsilon=50", "privacy.mechanism=uploads"]),
-    "small homogeneous": ("digits", [*SMALL, "split.kind=homogeneous", "train.keep_optimizer=false"]),
-    "small student": ("digits", [*SMALL, "student.name=mlp", "student.hidden=[32]"]),
+    "small kernel": ("digits", [*PAPER, "density.kind=kernel", "density.standardise=true"]),
+    "small density form": ("digits", [*PAPER, "wire.form=density"]),
+    "small uint4 delta": ("digits", [*PAPER, "wire.up=uint4", "wire.down=uint8", "wire.delta=true"]),
+    "small private training": ("digits", [*PAPER, "privacy.epsilon=8", "wire.labels=set"]),
+    "small private uploads": ("digits", [*PAPER, "privacy.epsilon=50", "privacy.mechanism=uploads"]),
+    "small homogeneous": ("digits", [*PAPER, "split.kind=homogeneous", "train.keep_optimizer=false"]),
+    "small student": ("digits", [*PAPER, "student.name=mlp", "student.hidden=[32]"]),
 }
 
 
