@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import asdict
+from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +332,31 @@ def test_an_abandoned_exchange_leaves_nothing_behind() -> None:
     engine.close()
     assert [answer.client for answer in answers] == list("0123456")
     assert not any(isinstance(answer, Failure) for answer in answers)
+
+
+class EndedWhileItStarts:
+    """As long as one is alive, a forked process is asked to end before its own code runs."""
+
+    def __init__(self) -> None:
+        register_after_fork(self, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def test_a_worker_that_is_ended_while_it_starts_runs_no_handler_of_its_parent(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ended = EndedWhileItStarts()
+    try:
+        engine = LocalEngine(clients(), ExecutionPlan("processes", 2))
+        answers = list(engine.exchange(dict.fromkeys(engine.clients, Request(1))))
+        engine.close()
+    finally:
+        del ended
+        signal.signal(signal.SIGTERM, previous)
+    assert {str(answer) for answer in answers} == {
+        str(Failure(client, "its worker process died (exit code -15)")) for client in engine.clients
+    }
+    assert capfd.readouterr().err == ""
 
 
 def test_a_worker_that_is_ended_at_work_does_not_complain(capfd: pytest.CaptureFixture[str]) -> None:

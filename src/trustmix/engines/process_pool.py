@@ -21,6 +21,7 @@ Answer: TypeAlias = Reply | Failure
 Serve: TypeAlias = Callable[[Any], Iterator[Any]]
 """The function of a worker: from one received message to the messages that are sent back."""
 
+HANDLED_BY_PARENT = (signal.SIGINT, signal.SIGTERM)
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
@@ -41,7 +42,12 @@ class Worker:
         self.connection, child_connection = context.Pipe()
         inherited = [self.connection, *(other.connection for other in others)]
         self.process = context.Process(target=_run_worker, args=(serve, child_connection, inherited), daemon=True)
-        self.process.start()
+        # Signals wait until the new process has handlers of its own: a handler of the parent must not run there.
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_BY_PARENT)
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         child_connection.close()
 
     def close(self) -> int | None:
@@ -63,7 +69,8 @@ def _run_worker(serve: Serve, connection: Connection, inherited: Sequence[Connec
     die_with_parent()
     keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler of the parent must not run here
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_BY_PARENT)
     for end in inherited:
         end.close()
     torch.set_num_threads(1)
