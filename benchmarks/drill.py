@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.deployment import COMMAND, Deployment
 from trustmix import Recipe, storage
-from trustmix.deploy.flower_processes import flower_env, free_port
 from trustmix.deploy.superlink import app_folder
+from trustmix.transport.flower_processes import flower_env, free_port
 
 NODES = ["0", "1", "2", "3"]
 BIN = Path(sys.executable).parent

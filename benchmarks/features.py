@@ -17,7 +17,7 @@ import torch
 
 from trustmix.data import Labelled
 from trustmix.experiment.data import load_data
-from trustmix.experiment.recipe import Recipe
+from trustmix.settings.recipe import Recipe
 
 TRAIN, TEST = 20_000, 4_000
 """Samples taken of each part, the first of a fixed shuffle."""

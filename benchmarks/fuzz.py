@@ -36,7 +36,7 @@ from typer.testing import CliRunner
 import trustmix as tm
 from trustmix.cli import app
 from trustmix.errors import TrustmixError
-from trustmix.experiment.recipe import setting_names
+from trustmix.settings.recipe import setting_names
 from trustmix.wire import CODECS, MessageHeader, decode_public_set, decode_teacher, decode_upload, encode_teacher
 
 SECONDS = 60
@@ -353,7 +353,7 @@ def _node_messages(facts: dict[str, Any], draw: random.Random, folder: Path) -> 
     from flwr.app import ConfigRecord, RecordDict
 
     from trustmix.deploy.message_handler import MessageHandler
-    from trustmix.deploy.records import FACTS, parse_request, unpack_record
+    from trustmix.transport.records import FACTS, parse_request, unpack_record
 
     def refuse(*_: object) -> tm.Client:
         raise TrustmixError("no run")
@@ -490,8 +490,8 @@ def fuzz(names: Iterator[str], work: Path, show: Callable[[str], None] = print) 
 def _stage(work: Path) -> Iterator[None]:
     """A finished run to damage and, where Flower is installed, a proxy without a SuperLink behind it."""
     tm.run(tm.Recipe.load("demo", [*QUICK, "rounds=2", "student.name=mlp"]), out=work / "finished")
-    from trustmix.deploy.flower_processes import free_port
-    from trustmix.deploy.proxy import run_proxy
+    from trustmix.transport.flower_processes import free_port
+    from trustmix.transport.proxy import run_proxy
 
     port = free_port()
     (work / "proxy-port").write_text(str(port))

@@ -19,10 +19,10 @@ from pydantic.fields import FieldInfo
 from trustmix.attacks.byzantine_engine import ATTACKS
 from trustmix.cli import app
 from trustmix.data import DATASETS
-from trustmix.experiment.config import ModelConfig, StudentConfig
-from trustmix.experiment.recipe import Recipe
 from trustmix.federation import ENGINES, METHODS, OPTIMIZERS
 from trustmix.models import MODELS
+from trustmix.settings.config import ModelConfig, StudentConfig
+from trustmix.settings.recipe import Recipe
 from trustmix.wire import CODECS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ NAMES = {
 
 ROOMS = (
     *("aggregation", "density", "metrics", "models", "data", "wire", "privacy", "federation", "callbacks", "theory"),
-    *("attacks", "engines", "methods", "experiment", "sweeps", "report", "deploy"),
+    *("attacks", "engines", "methods", "settings", "experiment", "sweeps", "report", "transport", "deploy"),
 )
 """Rooms in the order of the page of the API: each imports only earlier ones. The commands have a page of their own."""
 

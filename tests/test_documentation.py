@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 import trustmix
 from trustmix import Recipe
 from trustmix.cli import app
-from trustmix.experiment.config import ModelConfig, StudentConfig
+from trustmix.settings.config import ModelConfig, StudentConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from trustmix.density.gaussians import ClassGaussians
     from trustmix.engines.local import LocalEngine
     from trustmix.errors import StorageError, TrustmixError
-    from trustmix.experiment.recipe import Recipe
     from trustmix.experiment.run import run
     from trustmix.experiment.saved_models import load_model
     from trustmix.federation.callbacks import Callback
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from trustmix.federation.server import Federation, Participation
     from trustmix.federation.state import Checkpoint
     from trustmix.federation.training import Training
+    from trustmix.settings.recipe import Recipe
     from trustmix.sweeps.sweep import sweep
 
     __version__: str
@@ -81,7 +81,7 @@ else:
         "Method": "federation.method",
         "Participation": "federation.server",
         "Public": "federation.public_set",
-        "Recipe": "experiment.recipe",
+        "Recipe": "settings.recipe",
         "Round": "federation.history",
         "StorageError": "errors",
         "SumAggregator": "aggregation.base",

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,7 +17,6 @@ from flwr.superlink.grid import InMemoryGrid
 
 import trustmix as tm
 from trustmix.deploy.message_handler import MessageHandler
-from trustmix.deploy.records import pack_record
 from trustmix.deploy.run_info import RunInfo
 from trustmix.federation import DiskStore
 from trustmix.wire import encode_public_set
@@ -95,11 +94,3 @@ def make_handler(client_id: str, folder: Path) -> MessageHandler:
     return MessageHandler(
         client_id, folder / client_id, lambda _, public, states: build_client(client_id, public, states)
     )
-
-
-def make_message(kind: str, facts: Mapping[str, object], payload: bytes | None = None) -> Message:
-    """A message of the server to a node."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SUPERLINK_NODE_ID, 1
-    message = Message(pack_record(facts, payload), dst_node_id=7, message_type=kind)
-    message.metadata.__dict__["_message_id"] = "m"
-    return message

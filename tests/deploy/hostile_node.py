@@ -29,7 +29,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from trustmix.deploy.keys import NodeKeys
+from trustmix.transport.keys import NodeKeys
 
 HEARTBEAT = 30.0
 

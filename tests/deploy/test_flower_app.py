@@ -16,7 +16,8 @@ from trustmix.deploy.superlink import app_folder
 from trustmix.errors import TrustmixError
 from trustmix.experiment.run_directory import RunDirectory
 
-from .flower_link import FlowerLink, make_message
+from ..transport.flower_messages import make_message
+from .flower_link import FlowerLink
 
 SETTINGS = ["clients=2", "rounds=1", "split.classes_per_client=5", "train.first_epochs=1"]
 

@@ -16,9 +16,9 @@ import trustmix as tm
 from trustmix.deploy.flower_engine import FlowerEngine
 from trustmix.deploy.membership import Membership
 from trustmix.deploy.message_handler import MessageHandler
-from trustmix.deploy.refusal import UNKNOWN_RUN
 from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
+from trustmix.transport.refusal import UNKNOWN_RUN
 
 from .flower_link import (
     PUBLIC,

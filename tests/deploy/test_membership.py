@@ -15,11 +15,12 @@ from flwr.app.error import Error
 import trustmix as tm
 from trustmix.deploy.membership import Membership, validate_client_id
 from trustmix.deploy.message_handler import MessageHandler
-from trustmix.deploy.records import pack_record
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import StorageError, TrustmixError
+from trustmix.transport.records import pack_record
 from trustmix.wire import encode_public_set
 
+from ..transport.flower_messages import make_message
 from .flower_link import (
     HEARTBEAT_INTERVAL,
     PUBLIC,
@@ -29,7 +30,6 @@ from .flower_link import (
     FlowerLink,
     build_client,
     make_handler,
-    make_message,
 )
 
 

@@ -11,13 +11,14 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustm
 
 import trustmix as tm
 from trustmix.deploy.message_handler import MessageHandler
-from trustmix.deploy.records import unpack_record
-from trustmix.deploy.refusal import DISK, FAILED, MESSAGE, STEP
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.federation import Reply, Request
+from trustmix.transport.records import unpack_record
+from trustmix.transport.refusal import DISK, FAILED, MESSAGE, STEP
 
-from .flower_link import PUBLIC_SET, RUN, RUN_INFO, build_model, make_handler, make_message
+from ..transport.flower_messages import make_message
+from .flower_link import PUBLIC_SET, RUN, RUN_INFO, build_model, make_handler
 
 MESSAGES: list[tuple[str, dict[str, object], bytes | None]] = [
     ("query.hello", RUN_INFO.model_dump(), None),

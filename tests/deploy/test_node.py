@@ -13,12 +13,12 @@ from trustmix.cli import app
 from trustmix.data import load
 from trustmix.deploy.node import NodeConfig, build_node_client, load_node_data
 from trustmix.deploy.node_policy import LABELS, WEIGHT_CLIENTS
-from trustmix.deploy.refusal import CLASSES, DATA, INPUTS, MESSAGE, MODEL, PATHS, NodeRefusal, not_allowed
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
-from trustmix.experiment.recipe import Recipe
 from trustmix.federation import METHODS, LabelSharing, Public, Request
+from trustmix.settings.recipe import Recipe
+from trustmix.transport.refusal import CLASSES, DATA, INPUTS, MESSAGE, MODEL, PATHS, NodeRefusal, not_allowed
 from trustmix.wire import decode_upload
 
 TABLE = "age,pressure,diagnosis\n" + "".join(f"{30 + i},{i % 7},{'ill' if i % 3 else 'healthy'}\n" for i in range(60))

@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustm
 
 from benchmarks.deployment import Deployment
 
-from trustmix.deploy.refusal import CLASSES, DATA
+from trustmix.transport.refusal import CLASSES, DATA
 
 pytestmark = pytest.mark.slow
 

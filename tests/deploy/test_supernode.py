@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustmix[flower]'")
 
 from trustmix.deploy import supernode as module
-from trustmix.deploy.flower_processes import SuperNode
 from trustmix.deploy.superlink import NODE_ID_FILE
 from trustmix.deploy.supernode import DISCONNECT_TIMEOUT, _restart
 from trustmix.errors import TrustmixError
+from trustmix.transport.flower_processes import SuperNode
 
 from .flower_link import make_handler
 

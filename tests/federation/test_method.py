@@ -11,13 +11,13 @@ import trustmix as tm
 from trustmix import Recipe, TrustmixError
 from trustmix.aggregation import Accumulator, Median
 from trustmix.experiment.build import build_federation
-from trustmix.experiment.recipe import builtin_recipes, setting_names
 from trustmix.federation import CLIENTS, METHODS, OPTIMIZERS, Distillation, Method, ServerContext, resolve_method
 from trustmix.federation import method as method_module
 from trustmix.federation.algorithm import LocalOnly, ServerAlgorithm
 from trustmix.methods import DSFL, FedMD
 from trustmix.registry import Registry
 from trustmix.report.palette import PALETTE
+from trustmix.settings.recipe import builtin_recipes, setting_names
 
 ALL = METHODS.names()
 BUILT_IN = [METHODS.get(name) for name in ALL]

@@ -110,7 +110,7 @@ def test_token_ids_outside_the_vocabulary_are_no_fault_of_their_type() -> None:
 
 FACTS = """
 import hashlib, torch
-from trustmix.experiment.recipe import Recipe
+from trustmix.settings.recipe import Recipe
 from trustmix.experiment.build import build_federation
 with build_federation(Recipe.load("demo", ["engine.mode=sequential"])) as experiment:
     digest = hashlib.sha256(experiment.federation.context.public.fingerprint.encode())

@@ -20,7 +20,7 @@ from trustmix.errors import TrustmixError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trustmix.experiment.recipe import Recipe
+    from trustmix.settings.recipe import Recipe
 
 typer.core.HAS_RICH = False  # help is plain text; otherwise typer imports rich for it and prints "\\[required]"
 
@@ -125,7 +125,7 @@ def confirm_code(files: Iterable[Path], *, allow_code: bool, recipe: "Recipe | N
     TrustmixError
         If a file names code, and it is not allowed.
     """
-    from trustmix.experiment.own_code import foreign_code, validate_code
+    from trustmix.settings.own_code import foreign_code, validate_code
 
     for file in files if not allow_code else ():
         if file.is_file() and (found := foreign_code(file, recipe)):

@@ -39,8 +39,8 @@ def keys_command(
     Example: trustmix keys keys --host trustmix.example.org --nodes north,south
     """
     _require_flower()
-    from trustmix.deploy.keys import make_keys
     from trustmix.deploy.membership import validate_client_id
+    from trustmix.transport.keys import make_keys
 
     names = [validate_client_id(name.strip()) for name in nodes.split(",")]
     make_keys(folder, host or [], names)
@@ -71,9 +71,9 @@ def serve_command(
     Example: trustmix serve fashion --keys keys/server --address 0.0.0.0:9092 --nodes 3 --out runs/hospitals
     """
     _require_flower()
-    from trustmix.deploy.keys import ServerKeys
     from trustmix.deploy.server import serve
-    from trustmix.experiment.recipe import Recipe
+    from trustmix.settings.recipe import Recipe
+    from trustmix.transport.keys import ServerKeys
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped ends like Ctrl-C
     host, port = _parse_address(address)
@@ -109,9 +109,9 @@ def join_command(
     Example: trustmix join trustmix.example.org:9092 --node node.toml --keys keys/north
     """
     _require_flower()
-    from trustmix.deploy.keys import NodeKeys
     from trustmix.deploy.node import NodeConfig
     from trustmix.deploy.supernode import join
+    from trustmix.transport.keys import NodeKeys
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the SuperNode deactivates itself at the server
     host, port = _parse_address(server)

@@ -35,9 +35,9 @@ def demo_command(
     """
     from trustmix.cli.progress import comparison_table, run_display
     from trustmix.experiment.demo import demo, verdict
-    from trustmix.experiment.recipe import Recipe
     from trustmix.federation import method_label
     from trustmix.report import load_study, write_report
+    from trustmix.settings.recipe import Recipe
 
     recipe = Recipe.load("demo", [f"seed={seed}"])
     console = make_console()
@@ -67,9 +67,9 @@ def run_command(
     Example: trustmix run fashion --set split.classes_per_client=3 --set rule=avg --out runs/avg3
     """
     from trustmix.cli.progress import comparison_table, run_display
-    from trustmix.experiment.recipe import Recipe
     from trustmix.experiment.run import run
     from trustmix.report import load_study, write_report
+    from trustmix.settings.recipe import Recipe
 
     changes = overrides or []
     loaded = Recipe.load(recipe, changes)
@@ -134,7 +134,7 @@ def recipes_command() -> None:
 
     Example: trustmix recipes
     """
-    from trustmix.experiment.recipe import builtin_recipes
+    from trustmix.settings.recipe import builtin_recipes
 
     for name, line in builtin_recipes().items():
         typer.echo(f"{name:15} {line}")
@@ -155,7 +155,7 @@ def plan_command(
 
     from trustmix.cli.progress import format_bytes, format_duration
     from trustmix.experiment.estimate import estimate_cost
-    from trustmix.experiment.recipe import Recipe
+    from trustmix.settings.recipe import Recipe
 
     console = make_console()
     loaded = Recipe.load(recipe, overrides or [])

@@ -14,7 +14,7 @@ from trustmix.deploy.node import NodeConfig
 from trustmix.deploy.server import prepare_server, run_server
 from trustmix.deploy.supernode import make_handler
 from trustmix.errors import TrustmixError
-from trustmix.experiment.recipe import Recipe
+from trustmix.settings.recipe import Recipe
 
 server_app = ServerApp()
 client_app = ClientApp()

@@ -19,11 +19,11 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from trustmix import storage
-from trustmix.deploy.quota import UploadQuota
-from trustmix.deploy.records import MAX_REASON, error_reason, pack_record, unpack_record
-from trustmix.deploy.run_grid import MAX_REPLY_BYTES
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import StorageError, TrustmixError
+from trustmix.transport.quota import UploadQuota
+from trustmix.transport.records import MAX_REASON, error_reason, pack_record, unpack_record
+from trustmix.transport.run_grid import MAX_REPLY_BYTES
 
 log = logging.getLogger(__name__)
 

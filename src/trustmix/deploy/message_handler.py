@@ -17,10 +17,10 @@ from flwr.app import Message, RecordDict
 
 from trustmix import storage
 from trustmix.deploy.membership import validate_client_id
-from trustmix.deploy.records import MAX_REASON, pack_record, pack_reply, parse_request, unpack_record
-from trustmix.deploy.refusal import DISK, FAILED, MESSAGE, PUBLIC_SET, STEP, UNKNOWN_RUN, NodeRefusal, failing_as
 from trustmix.deploy.run_info import RunInfo
 from trustmix.federation import Client, Public
+from trustmix.transport.records import MAX_REASON, pack_record, pack_reply, parse_request, unpack_record
+from trustmix.transport.refusal import DISK, FAILED, MESSAGE, PUBLIC_SET, STEP, UNKNOWN_RUN, NodeRefusal, failing_as
 from trustmix.wire import decode_public_set
 
 log = logging.getLogger(__name__)

@@ -21,19 +21,19 @@ from trustmix.data.labels import split_off_test
 from trustmix.data.loading import read_npz
 from trustmix.data.tables import table_format
 from trustmix.deploy.node_policy import AllowConfig, read_recipe, validate_policy
-from trustmix.deploy.refusal import CLASSES, DATA, INPUTS, MODEL, PRIVACY, NodeRefusal, failing_as
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
-from trustmix.experiment import toml_settings as toml
 from trustmix.experiment.build import build_client, model_factories, probe_inputs, validate_privacy
-from trustmix.experiment.config import ModelConfig
 from trustmix.experiment.data import load_data, select_test_set, split_data
-from trustmix.experiment.recipe import Recipe
-from trustmix.experiment.validation import format_validation_error
 from trustmix.federation import Client, DeviceConfig, Public
 from trustmix.models import ModelFactory, validate_model
 from trustmix.paths import expand_user
 from trustmix.privacy import PrivacyLedger
+from trustmix.settings import toml_settings as toml
+from trustmix.settings.config import ModelConfig
+from trustmix.settings.recipe import Recipe
+from trustmix.settings.validation import format_validation_error
+from trustmix.transport.refusal import CLASSES, DATA, INPUTS, MODEL, PRIVACY, NodeRefusal, failing_as
 
 
 class NodeConfig(BaseModel):

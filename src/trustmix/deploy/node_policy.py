@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from trustmix.deploy.refusal import MESSAGE, PATHS, NodeRefusal, failing_as, not_allowed
-from trustmix.experiment import toml_settings as toml
-from trustmix.experiment.recipe import Recipe
+from trustmix.settings import toml_settings as toml
+from trustmix.settings.recipe import Recipe
+from trustmix.transport.refusal import MESSAGE, PATHS, NodeRefusal, failing_as, not_allowed
 
 if TYPE_CHECKING:
     from trustmix.deploy.node import NodeConfig

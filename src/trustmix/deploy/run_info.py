@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trustmix.errors import TrustmixError
-from trustmix.experiment.validation import format_validation_error
+from trustmix.settings.validation import format_validation_error
 
 MAX_NAME = 200
 """Characters of the longest name in a description."""

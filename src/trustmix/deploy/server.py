@@ -11,22 +11,22 @@ from trustmix import storage
 from trustmix.data import Dataset, Labelled
 from trustmix.data.tabular import feature_names
 from trustmix.deploy.flower_engine import FlowerEngine
-from trustmix.deploy.flower_processes import SuperLink
-from trustmix.deploy.keys import ServerKeys
 from trustmix.deploy.membership import MAX_ID, Membership
-from trustmix.deploy.proxy import run_proxy
-from trustmix.deploy.quota import UploadQuota
-from trustmix.deploy.run_grid import SuperLinkUnavailable
 from trustmix.deploy.run_info import RunInfo
 from trustmix.deploy.superlink import open_run
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_client, build_server, build_student, client_model_factory
-from trustmix.experiment.config import EngineConfig
 from trustmix.experiment.data import load_data, load_public, select_test_set, validate_augmentation
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import Client, Engine, History, Public, Round
+from trustmix.settings.config import EngineConfig
+from trustmix.settings.recipe import Recipe
+from trustmix.transport.flower_processes import SuperLink
+from trustmix.transport.keys import ServerKeys
+from trustmix.transport.proxy import run_proxy
+from trustmix.transport.quota import UploadQuota
+from trustmix.transport.run_grid import SuperLinkUnavailable
 from trustmix.wire import encode_public_set
 
 log = logging.getLogger(__name__)

@@ -46,12 +46,12 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
 from trustmix import storage
-from trustmix.deploy.flower_processes import SuperLink, SuperNode, wait_until_ready
-from trustmix.deploy.keys import NodeKeys
 from trustmix.deploy.message_handler import MessageHandler
-from trustmix.deploy.node_auth import parse_public_key
-from trustmix.deploy.run_grid import MAX_REPLY_BYTES, RunGrid, superlink_errors
 from trustmix.errors import TrustmixError
+from trustmix.transport.flower_processes import SuperLink, SuperNode, wait_until_ready
+from trustmix.transport.keys import NodeKeys
+from trustmix.transport.node_auth import parse_public_key
+from trustmix.transport.run_grid import MAX_REPLY_BYTES, RunGrid, superlink_errors
 
 log = logging.getLogger(__name__)
 

@@ -4,13 +4,13 @@ import logging
 import time
 
 from trustmix import storage
-from trustmix.deploy.flower_processes import SuperNode
-from trustmix.deploy.keys import NodeKeys
 from trustmix.deploy.message_handler import MessageHandler
 from trustmix.deploy.node import NodeConfig, build_node_client
-from trustmix.deploy.node_auth import UNKNOWN_KEY
 from trustmix.deploy.superlink import NODE_ID_FILE, ReplyNotDelivered, deactivate_node, handle_next_message
 from trustmix.errors import TrustmixError
+from trustmix.transport.flower_processes import SuperNode
+from trustmix.transport.keys import NodeKeys
+from trustmix.transport.node_auth import UNKNOWN_KEY
 
 log = logging.getLogger(__name__)
 

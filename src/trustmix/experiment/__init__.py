@@ -1,14 +1,7 @@
-"""Recipes, the federations built from them, runs and their directories."""
+"""Federations built from recipes, runs and their directories, and what is done with finished ones."""
 
 from trustmix.experiment.build import build_federation
-from trustmix.experiment.recipe import Recipe, builtin_recipes
 from trustmix.experiment.run import run
 from trustmix.experiment.run_directory import RunDirectory
 
-__all__ = [
-    "Recipe",
-    "RunDirectory",
-    "build_federation",
-    "builtin_recipes",
-    "run",
-]
+__all__ = ["RunDirectory", "build_federation", "run"]

@@ -8,10 +8,10 @@ from trustmix.attacks.label_inference import LabelInference, infer_labels
 from trustmix.attacks.membership_inference import AttackResult, infer_membership
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
-from trustmix.experiment.config import AttackConfig
-from trustmix.experiment.own_code import load_run_recipe
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
+from trustmix.settings.config import AttackConfig
+from trustmix.settings.own_code import load_run_recipe
+from trustmix.settings.recipe import Recipe
 
 
 @dataclass(frozen=True)

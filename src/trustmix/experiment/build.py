@@ -23,10 +23,8 @@ from trustmix.data.inference import InputSpec
 from trustmix.density import DISCRIMINATOR, FEATURES, resolve_density
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
-from trustmix.experiment.config import ModelConfig, PublicConfig
 from trustmix.experiment.data import load_data, select_test_set, split_data, validate_augmentation
 from trustmix.experiment.previews import build_trust_recorder
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.saved_models import STUDENT, model_factory
 from trustmix.federation import (
@@ -46,6 +44,8 @@ from trustmix.federation.public_set import fingerprint_samples
 from trustmix.federation.training import token_lengths
 from trustmix.models import ModelFactory, WithFeatures, validate_model
 from trustmix.privacy import PrivacyBudget, validate_dp_model
+from trustmix.settings.config import ModelConfig, PublicConfig
+from trustmix.settings.recipe import Recipe
 
 log = logging.getLogger(__name__)
 

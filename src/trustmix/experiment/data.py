@@ -8,8 +8,8 @@ import torch
 from trustmix import paths
 from trustmix.data import DATASETS, Dataset, Labelled, load, partition
 from trustmix.errors import TrustmixError
-from trustmix.experiment.recipe import Recipe
 from trustmix.seeds import numpy_generator
+from trustmix.settings.recipe import Recipe
 
 
 def load_data(recipe: Recipe) -> Dataset:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run import run
 from trustmix.federation import Callback, History
+from trustmix.settings.recipe import Recipe
 
 RULES = ("alone", "avg", "uwa", "suwa", "trust")
 

@@ -16,12 +16,12 @@ from trustmix.engines import ExecutionPlan, select_plan
 from trustmix.engines.autotune import MAX_TRIAL_CLIENTS, measure_throughput
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.resources import memory_needed
 from trustmix.federation import Client, DeviceConfig
 from trustmix.federation.discriminator import count_steps
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict
+from trustmix.settings.recipe import Recipe
 from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, encode_teacher, fedavg_bytes, scaffold_bytes
 
 TRIAL_SAMPLES = 256

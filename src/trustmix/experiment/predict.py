@@ -16,16 +16,16 @@ from trustmix.data import DATASETS, load
 from trustmix.data.inference import InputSpec, Samples, read_samples
 from trustmix.density import DISCRIMINATOR
 from trustmix.errors import TrustmixError
-from trustmix.experiment.config import DataConfig
 from trustmix.experiment.data import client_calibration
-from trustmix.experiment.own_code import load_run_recipe
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.saved_models import STUDENT, load_model, read_inputs
 from trustmix.federation import DeviceConfig
 from trustmix.federation.scoring import score_inputs
 from trustmix.federation.training import predict as predict_logits
 from trustmix.models import WithTemperature
 from trustmix.paths import expand_user
+from trustmix.settings.config import DataConfig
+from trustmix.settings.own_code import load_run_recipe
+from trustmix.settings.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from trustmix.callbacks.trust_log import SHOWN, TrustRecorder, tracked_indices
 from trustmix.data import DATASETS, Dataset, Labelled
 from trustmix.data.text import DEFAULT_TOKENIZER, decode_tokens
 from trustmix.errors import TrustmixError
-from trustmix.experiment.recipe import Recipe
+from trustmix.settings.recipe import Recipe
 
 MAX_PIXELS = 64
 """Height and width of an image at most."""

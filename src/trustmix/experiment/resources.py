@@ -15,8 +15,8 @@ from trustmix.engines.autotune import best_device
 from trustmix.engines.local import cores
 from trustmix.experiment.build import TRAINING_COPIES
 from trustmix.experiment.data import load_data
-from trustmix.experiment.recipe import Recipe
 from trustmix.models import ModelFactory
+from trustmix.settings.recipe import Recipe
 
 PROCESS_BYTES = 600 * 2**20
 """Bytes of a small run: the interpreter, torch, and what a training step needs."""

@@ -8,11 +8,11 @@ from trustmix.data.inference import InputSpec
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.build import Experiment, build_federation, model_factories
 from trustmix.experiment.data import load_data, split_data
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.saved_models import save_models
 from trustmix.federation import Callback, History, Training
 from trustmix.federation.callbacks import running
+from trustmix.settings.recipe import Recipe
 from trustmix.theory.callback import TheoryCallback
 from trustmix.theory.probe import TheoryProbe
 

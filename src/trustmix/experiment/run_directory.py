@@ -16,10 +16,10 @@ from typing import Any
 
 from trustmix import storage
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.experiment.recipe import Recipe
-from trustmix.experiment.toml_settings import toml_value
 from trustmix.federation import Checkpoint, History, Method, Round
 from trustmix.federation.history import SUMMARY_FORMAT, SUMMARY_TYPES
+from trustmix.settings.recipe import Recipe
+from trustmix.settings.toml_settings import toml_value
 
 DATA_FORMAT = 1
 """The version of checkpoint/data.json."""

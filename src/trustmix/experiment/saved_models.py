@@ -18,13 +18,13 @@ from trustmix import storage
 from trustmix.data.inference import InputSpec
 from trustmix.data.text import DEFAULT_TOKENIZER, load_tokenizer
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.experiment.config import ModelConfig
-from trustmix.experiment.own_code import load_run_recipe
-from trustmix.experiment.recipe import Recipe
-from trustmix.experiment.validation import format_validation_error
 from trustmix.federation import DiskStore
 from trustmix.models import ModelFactory, WithTemperature
 from trustmix.models.transformer import TextClassifier, save_for_transformers
+from trustmix.settings.config import ModelConfig
+from trustmix.settings.own_code import load_run_recipe
+from trustmix.settings.recipe import Recipe
+from trustmix.settings.validation import format_validation_error
 
 log = logging.getLogger(__name__)
 

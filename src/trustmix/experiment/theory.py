@@ -11,11 +11,11 @@ import torch
 from rich.table import Table
 
 from trustmix.errors import TrustmixError
-from trustmix.experiment.own_code import load_run_recipe
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run import build_probe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import History, Round
+from trustmix.settings.own_code import load_run_recipe
+from trustmix.settings.recipe import Recipe
 from trustmix.theory.analysis import (
     Curve,
     ErrorCorrelation,

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trustmix.errors import TrustmixError
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import History
 from trustmix.report.study import Cell, MethodLabel, Run, Study, Task, unique
+from trustmix.settings.recipe import Recipe
 from trustmix.sweeps.sweep import read_sweep_recipes
 from trustmix.sweeps.tables import format_value, setting_label
 

@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import METHODS, History, Round, method_label
+from trustmix.settings.recipe import Recipe
 from trustmix.sweeps.tables import MeanStd, format_value
 
 T = TypeVar("T")

@@ -22,10 +22,10 @@ from typing import Any, TypeAlias
 from trustmix import storage
 from trustmix.engines.local import cores
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.resources import max_parallel_jobs
 from trustmix.experiment.run_directory import RunDirectory, ensure_empty, ensure_same_recipe
-from trustmix.experiment.toml_settings import parse_value, toml_value
+from trustmix.settings.recipe import Recipe
+from trustmix.settings.toml_settings import parse_value, toml_value
 from trustmix.sweeps.table_formats import cells_to_csv, runs_to_csv, to_latex, to_markdown
 from trustmix.sweeps.tables import ResultTable, RunResult, format_value, pivot
 

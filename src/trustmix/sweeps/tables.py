@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from trustmix.experiment.toml_settings import toml_value
 from trustmix.federation import method_label
+from trustmix.settings.toml_settings import toml_value
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from trustmix.engines.process_pool import die_with_parent
 from trustmix.errors import TrustmixError
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.run import run
+from trustmix.settings.recipe import Recipe
 from trustmix.sweeps.sweep import read_sweep_recipes
 
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 import trustmix as tm
 from trustmix.cli import app
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.experiment.own_code import foreign_code, is_own_file
-from trustmix.experiment.recipe import Recipe
 from trustmix.experiment.saved_models import load_model, read_inputs
+from trustmix.settings.own_code import foreign_code, is_own_file
+from trustmix.settings.recipe import Recipe
 
 CODE = """
 from pathlib import Path

@@ -23,10 +23,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from trustmix.deploy.keys import ServerKeys
-from trustmix.deploy.node_auth import UNKNOWN_KEY, NodeAuthenticator, sends_own_messages
-from trustmix.deploy.quota import UploadQuota
 from trustmix.errors import TrustmixError
+from trustmix.transport.keys import ServerKeys
+from trustmix.transport.node_auth import UNKNOWN_KEY, NodeAuthenticator, sends_own_messages
+from trustmix.transport.quota import UploadQuota
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustm
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from trustmix.deploy.records import pack_record, pack_reply, parse_reply, parse_request, unpack_record
 from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
 from trustmix.federation.reply_validation import sanitize_reply
+from trustmix.transport.records import pack_record, pack_reply, parse_reply, parse_request, unpack_record
 
-from .flower_link import make_message
+from .flower_messages import make_message
 
 
 def reply_with(facts: dict[str, object], payload: bytes | None = None) -> Message:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustmix.experiment.recipe import Recipe, builtin_recipes
-from trustmix.experiment.toml_settings import override, parse, parse_value, toml_value, write
+from trustmix.settings.recipe import Recipe, builtin_recipes
+from trustmix.settings.toml_settings import override, parse, parse_value, toml_value, write
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SCALAR = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | TEXT

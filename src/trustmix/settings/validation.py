@@ -27,7 +27,7 @@ def format_validation_error(error: ValidationError, settings: Sequence[str]) -> 
 
     Examples
     --------
-    >>> from trustmix.experiment.config import GuardConfig
+    >>> from trustmix.settings.config import GuardConfig
     >>> try:
     ...     GuardConfig(cap=2)
     ... except ValidationError as error:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trustmix.errors import TrustmixError
-from trustmix.experiment import toml_settings as toml
-from trustmix.experiment.recipe import Recipe
+from trustmix.settings import toml_settings as toml
+from trustmix.settings.recipe import Recipe
 
 
 def code_references(settings: Mapping[str, object]) -> dict[str, str]:

@@ -15,8 +15,10 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from trustmix import storage
 from trustmix.density import DISCRIMINATOR, RATIO
 from trustmix.errors import TrustmixError
-from trustmix.experiment import toml_settings as toml
-from trustmix.experiment.config import (
+from trustmix.federation.method import METHODS, Method, is_reference, resolve_method
+from trustmix.registry import did_you_mean
+from trustmix.settings import toml_settings as toml
+from trustmix.settings.config import (
     AttackConfig,
     ConfigModel,
     DataConfig,
@@ -38,9 +40,7 @@ from trustmix.experiment.config import (
     TrainConfig,
     WireConfig,
 )
-from trustmix.experiment.validation import format_validation_error
-from trustmix.federation.method import METHODS, Method, is_reference, resolve_method
-from trustmix.registry import did_you_mean
+from trustmix.settings.validation import format_validation_error
 
 
 class Recipe(ConfigModel):

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trustmix import storage
-from trustmix.deploy.keys import NodeKeys, ServerKeys
 from trustmix.engines.process_pool import die_with_parent
 from trustmix.errors import TrustmixError
+from trustmix.transport.keys import NodeKeys, ServerKeys
 
 STOP_TIMEOUT = 5.0
 """Seconds that a program may take to end before it is killed."""

@@ -30,12 +30,12 @@ from starlette.responses import Response
 from typer.testing import CliRunner
 
 from trustmix.cli import app
-from trustmix.deploy.flower_processes import free_port
-from trustmix.deploy.keys import NodeKeys, ServerKeys, make_keys
-from trustmix.deploy.node_auth import UNKNOWN_KEY
-from trustmix.deploy.proxy import MAX_BODY_BYTES, MAX_QUERY_BYTES, run_proxy
-from trustmix.deploy.quota import UploadQuota
 from trustmix.errors import TrustmixError
+from trustmix.transport.flower_processes import free_port
+from trustmix.transport.keys import NodeKeys, ServerKeys, make_keys
+from trustmix.transport.node_auth import UNKNOWN_KEY
+from trustmix.transport.proxy import MAX_BODY_BYTES, MAX_QUERY_BYTES, run_proxy
+from trustmix.transport.quota import UploadQuota
 
 
 @pytest.fixture(scope="module")
@@ -149,21 +149,21 @@ def send_slowly(connection: ssl.SSLSocket) -> None:
 def test_connections_without_a_key_are_few_and_end_soon(
     keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trustmix.deploy.proxy.MAX_STRANGERS", 5)
+    monkeypatch.setattr("trustmix.transport.proxy.MAX_STRANGERS", 5)
     with ExitStack() as stack:
         strangers = [stack.enter_context(connect(keys, counting_proxy)) for _ in range(20)]
         assert post(keys, f"{counting_proxy}/v1/fleet/pull-messages") == 503, "a node is still served"
         for stranger in strangers[:14]:
             assert is_closed(stranger)
-        monkeypatch.setattr("trustmix.deploy.proxy.STRANGER_TIMEOUT", 0.1)
+        monkeypatch.setattr("trustmix.transport.proxy.STRANGER_TIMEOUT", 0.1)
         assert is_closed(stack.enter_context(connect(keys, counting_proxy)))
 
 
 def test_a_node_has_few_connections(keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trustmix.deploy.proxy.MAX_CONNECTIONS_PER_NODE", 2)
+    monkeypatch.setattr("trustmix.transport.proxy.MAX_CONNECTIONS_PER_NODE", 2)
     lines = [f"{name}: {value}" for name, value in signed_headers(keys).items()]
     head = "\r\n".join(["POST /v1/fleet/push-object HTTP/1.1", "Host: x", "Content-Length: 900", *lines, "", ""])
-    monkeypatch.setattr("trustmix.deploy.proxy.Proxy._forward", wait_long)
+    monkeypatch.setattr("trustmix.transport.proxy.Proxy._forward", wait_long)
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(keys, counting_proxy)) for _ in range(4)]
         for connection in connections:
@@ -205,7 +205,7 @@ def test_a_node_sends_no_more_than_the_answer_to_its_last_request_needs(
 def test_a_body_that_does_not_come_ends_the_request(
     keys: Path, counting_proxy: str, quota: UploadQuota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trustmix.deploy.proxy.BODY_TIMEOUT", 0.1)
+    monkeypatch.setattr("trustmix.transport.proxy.BODY_TIMEOUT", 0.1)
     quota.grant("north", 1000)
     lines = [f"{name}: {value}" for name, value in signed_headers(keys).items()]
     head = "\r\n".join(["POST /v1/fleet/push-object HTTP/1.1", "Host: x", "Content-Length: 900", *lines, "", ""])
@@ -217,7 +217,7 @@ def test_a_body_that_does_not_come_ends_the_request(
 def test_one_node_cannot_take_all_of_the_proxys_time(
     keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trustmix.deploy.proxy.MAX_REQUESTS_PER_NODE", 0)
+    monkeypatch.setattr("trustmix.transport.proxy.MAX_REQUESTS_PER_NODE", 0)
     assert post(keys, f"{counting_proxy}/v1/fleet/pull-messages") == 429
 
 
