@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from trustmix.federation.public_set import Public
     from trustmix.federation.server import Federation, Participation
     from trustmix.federation.state import Checkpoint
-    from trustmix.federation.training import Training
     from trustmix.learners.training import Training
     from trustmix.methods.mixing import mix
     from trustmix.settings.recipe import Recipe

@@ -17,10 +17,11 @@ def test_a_run_in_a_script_writes_over_one_line_and_ends_it(capsys: pytest.Captu
 
 
 def test_an_error_is_named() -> None:
-    bar = ProgressBar(io.StringIO())
+    shown = io.StringIO()
+    bar = ProgressBar(shown)
     bar.on_run_begin([])
     bar.on_run_end(KeyboardInterrupt())
-    assert bar.file.getvalue() == "\rended by KeyboardInterrupt\n"  # type: ignore[attr-defined]
+    assert shown.getvalue() == "\rended by KeyboardInterrupt\n"
 
 
 def test_without_a_notebook_no_bar_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

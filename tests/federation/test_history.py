@@ -1,7 +1,9 @@
 """A history is a sequence of rounds that pandas, matplotlib and notebooks can show."""
 
 import matplotlib
+import numpy as np
 import pytest
+from matplotlib import pyplot
 
 from trustmix.errors import TrustmixError
 from trustmix.federation import History, Round
@@ -48,9 +50,9 @@ def test_the_plot_has_labelled_axes_and_a_curve_for_each_known_accuracy() -> Non
     axes = HISTORY.plot()
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "accuracy, %")
     assert [line.get_label() for line in axes.get_lines()] == ["clients, all classes"]
-    assert axes.get_lines()[0].get_ydata().tolist() == [50.0, 75.0]
+    assert np.asarray(axes.get_lines()[0].get_ydata()).tolist() == [50.0, 75.0]
     assert HISTORY.plot(axes) is axes
-    matplotlib.pyplot.close("all")
+    pyplot.close("all")
 
 
 def test_the_table_of_a_notebook_escapes_what_a_method_is_called() -> None:

@@ -1,6 +1,7 @@
 """The progress of a run in Python: a bar in a notebook, one line that is written over in a terminal."""
 
 import html
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -49,12 +50,10 @@ class ProgressBar(Callback):
         self._handle: Any = None
         self._longest = 0
 
-    def on_run_begin(self, rounds: Sequence[Round]) -> None:
+    def on_run_begin(self, rounds: Sequence[Round]) -> None:  # noqa: ARG002 - the interface
         """Show an empty bar, in a notebook."""
         if in_notebook():
-            from IPython.display import HTML, display
-
-            self._handle = display(HTML(_bar(0.0, f"starting after round {len(rounds)}")), display_id=True)
+            self._handle = _ipython_display().display(_html(0.0, "starting"), display_id=True)
 
     def on_progress(self, event: ProgressEvent) -> None:
         """Show how many rounds and clients are behind."""
@@ -70,14 +69,16 @@ class ProgressBar(Callback):
 
     def _show(self, fraction: float, text: str) -> None:
         if self._handle is not None:
-            from IPython.display import HTML
-
-            self._handle.update(HTML(_bar(fraction, text)))
+            self._handle.update(_html(fraction, text))
             return
         self._longest = max(self._longest, len(text))
         self.file.write("\r" + text.ljust(self._longest))
         self.file.flush()
 
 
-def _bar(fraction: float, text: str) -> str:
-    return f'<progress max="1" value="{fraction:.3f}"></progress> {html.escape(text)}'
+def _html(fraction: float, text: str) -> Any:
+    return _ipython_display().HTML(f'<progress max="1" value="{fraction:.3f}"></progress> {html.escape(text)}')
+
+
+def _ipython_display() -> Any:
+    return importlib.import_module("IPython.display")  # which a notebook has; its functions have no types

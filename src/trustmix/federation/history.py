@@ -279,7 +279,7 @@ class History(Sequence[Round]):
             if known:
                 axes.plot(*zip(*known, strict=True), marker=".", label=label)
         axes.set(xlabel="round", ylabel="accuracy, %")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
         axes.legend()
         return axes
 

@@ -68,8 +68,7 @@ def mix(
     """
     if tau is not None and (rule is not None or label_sets is not None):
         raise TrustmixError("tau is the temperature of a weighted average; give it without rule and label_sets.")
-    if _is_frame(scores):
-        scores = [scores[column] for column in scores]  # type: ignore[union-attr]
+    scores = _by_column(scores) if _is_frame(scores) else scores
     for what, given in (("scores", scores), ("label sets", label_sets)):
         if given is not None and len(predictions) != len(given):
             raise TrustmixError(f"predictions are of {len(predictions)} clients and {what} of {len(given)}.")
@@ -93,6 +92,10 @@ def mix(
 def _is_frame(array: object) -> bool:
     """Whether it is a DataFrame; pandas need not be installed."""
     return hasattr(array, "columns") and hasattr(array, "index")
+
+
+def _by_column(frame: Any) -> list[Any]:
+    return [frame[column] for column in frame]
 
 
 def _align(given: Any, first: Any, place: str) -> Any:
