@@ -94,8 +94,8 @@ def drawing(lines: list[dict[str, Any]]) -> str:
         "accuracy on own classes</text>"
     )
     parts.append(
-        f'<text x="{width / 2}" y="{height - 14}" text-anchor="middle">accuracy on own classes; a dot is a client after '
-        "1 to 20 epochs, larger with more samples (250 to 5,000)</text>"
+        f'<text x="{width / 2}" y="{height - 14}" text-anchor="middle">accuracy on own classes; a dot is a client '
+        "after 1 to 20 epochs, larger with more samples (250 to 5,000)</text>"
     )
     size_ = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     body = "\n".join(parts)
