@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from trustmix.federation.public_set import Public
     from trustmix.federation.server import Federation, Participation
     from trustmix.federation.state import Checkpoint
-    from trustmix.federation.training import Training
+    from trustmix.learners.training import Training
     from trustmix.settings.recipe import Recipe
     from trustmix.sweeps.sweep import sweep
 
@@ -86,7 +86,7 @@ else:
         "StorageError": "errors",
         "SumAggregator": "aggregation.base",
         "Teacher": "aggregation.base",
-        "Training": "federation.training",
+        "Training": "learners.training",
         "Trust": "aggregation.trust",
         "TrustmixError": "errors",
         "Upload": "aggregation.base",
@@ -95,8 +95,8 @@ else:
         "run": "experiment.run",
         "sweep": "sweeps.sweep",
     }
-    _ROOMS = ["aggregation", "attacks", "data", "density", "engines", "experiment", "federation", "methods", "metrics"]
-    _ROOMS += ["models", "privacy", "report", "sweeps", "theory", "wire"]
+    _ROOMS = ["aggregation", "attacks", "data", "density", "engines", "experiment", "federation", "learners"]
+    _ROOMS += ["methods", "metrics", "models", "privacy", "report", "sweeps", "theory", "wire"]
 
     def __getattr__(name: str) -> object:
         """Import a public name, a room or the version at its first use."""

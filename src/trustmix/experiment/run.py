@@ -10,8 +10,9 @@ from trustmix.experiment.build import Experiment, build_federation, model_factor
 from trustmix.experiment.data import load_data, split_data
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.saved_models import save_models
-from trustmix.federation import Callback, History, Training
+from trustmix.federation import Callback, History
 from trustmix.federation.callbacks import running
+from trustmix.learners import Training
 from trustmix.settings.recipe import Recipe
 from trustmix.theory.callback import TheoryCallback
 from trustmix.theory.probe import TheoryProbe
