@@ -25,6 +25,7 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
+    first_stages: str | Path | None = None,
 ) -> History:
     """Run a recipe.
 
@@ -40,6 +41,8 @@ def run(
         Whether to replace a run that is in the directory.
     callbacks : sequence of Callback
         Observers of the run.
+    first_stages : str or Path, optional
+        A directory that keeps first private stages for other runs; a stage that is there is begun from.
 
     Returns
     -------
@@ -58,16 +61,17 @@ def run(
     True
     """
     recipe = Recipe.load(recipe)
+    shared = None if first_stages is None else Path(first_stages)
     if out is None:
         _require_directory(recipe, resume=resume, overwrite=overwrite)
-        with build_federation(recipe, callbacks=callbacks) as experiment, running(callbacks, []):
+        with build_federation(recipe, callbacks=callbacks, first_stages=shared) as experiment, running(callbacks, []):
             return experiment.federation.run(recipe.rounds)
     record = RunDirectory(Path(out))
     recipe = record.check(recipe, resume=resume, overwrite=overwrite)
     if resume and record.finished:
         return History(record.rounds())
     observers = [*make_callbacks(recipe, record), *callbacks]
-    with build_federation(recipe, record, callbacks=observers) as experiment:
+    with build_federation(recipe, record, callbacks=observers, first_stages=shared) as experiment:
         return _run_and_record(experiment, record, observers, overwrite=overwrite)
 
 
