@@ -15,7 +15,7 @@ from typing import Self
 import torch
 
 from trustmix.aggregation.guard import Guard
-from trustmix.errors import TrustmixError
+from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerContext
 from trustmix.federation.callbacks import Callback, ProgressEvent
 from trustmix.federation.client import Client, LabelSharing
@@ -256,7 +256,7 @@ class Federation:
         result.add_seconds(answer.seconds)
         reason = self._aggregate(answer, result) if request.train else None
         if reason is None:
-            result.replies[answer.client] = answer
+            result.replies[answer.client] = replace(answer, payload=None)  # aggregated: only its figures are kept
         return reason
 
     def _aggregate(self, reply: Reply, result: RoundReplies) -> str | None:
@@ -269,6 +269,8 @@ class Federation:
         begin = time.perf_counter()
         try:
             self.algorithm.aggregate(reply)
+        except StorageError:  # no fault of the client: the round cannot be finished here
+            raise
         except TrustmixError as error:
             return f"upload refused: {error}"
         finally:
