@@ -20,10 +20,10 @@ import torch
 from trustmix import Accumulator, Aggregator, Client, Recipe, Upload
 from trustmix.density import DENSITIES, DISCRIMINATOR, roc_auc, standardize_scores
 from trustmix.experiment.build import build_federation
-from trustmix.federation import METHODS, Distillation, ServerContext, train
+from trustmix.federation import METHODS, Distillation, ServerContext
 from trustmix.federation.client import ModelState, _run_jobs
-from trustmix.federation.scoring import density_samples, score_inputs
-from trustmix.federation.training import predict
+from trustmix.learners.scoring import density_samples, score_inputs
+from trustmix.learners.training import predict
 from trustmix.metrics import negative_log_likelihood
 
 STANDARDISED = "uwa, standardised"
@@ -41,7 +41,7 @@ def first_stage(recipe: Recipe) -> tuple[ServerContext, TrainedClients]:
         assert isinstance(algorithm, Distillation)
         clients = [(client, client._resume(1)) for client in experiment.clients]
         for client, state in clients:
-            train(client.private_job(state, 1))
+            client.private_job(state, 1).run()
     return algorithm.context, clients
 
 
