@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 
 from trustmix import storage
 from trustmix.data import Dataset, Labelled
+from trustmix.data.inference import InputSpec
 from trustmix.data.tabular import feature_names
 from trustmix.deploy.flower_engine import FlowerEngine
 from trustmix.deploy.membership import MAX_ID, Membership
@@ -19,6 +20,7 @@ from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_client, build_server, build_student, client_model_factory
 from trustmix.experiment.data import load_data, load_public, select_test_set, validate_augmentation
 from trustmix.experiment.run_directory import RunDirectory
+from trustmix.experiment.saved_models import save_models
 from trustmix.federation import Client, Engine, History, Public, Round
 from trustmix.settings.config import EngineConfig
 from trustmix.settings.recipe import Recipe
@@ -238,6 +240,8 @@ def run_server(
             directory.append(line)
             log.info(_format_round(line))
         history = History(directory.rounds())
+        if student is not None:
+            save_models(directory.path, recipe, InputSpec.from_dataset(setup.data), len(history.rounds))
         directory.finish(history, recipe.method)
     return history
 

@@ -4,6 +4,7 @@ import logging
 import time
 
 from trustmix import storage
+from trustmix.deploy.export import describe_card, export_model
 from trustmix.deploy.message_handler import MessageHandler
 from trustmix.deploy.node import NodeConfig, build_node_client
 from trustmix.deploy.superlink import NODE_ID_FILE, ReplyNotDelivered, deactivate_node, handle_next_message
@@ -68,6 +69,7 @@ def make_handler(node: NodeConfig) -> MessageHandler:
         node.state_folder,
         lambda run_info, public, folder: build_node_client(node, run_info, public, folder),
         1e9 * node.allow.disk,
+        lambda folder: log.info("%s", describe_card(export_model(node, folder), node.model_folder)),
     )
 
 
