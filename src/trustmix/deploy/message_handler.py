@@ -48,6 +48,8 @@ class MessageHandler:
         The size of the folder beyond which messages are refused.
     export_model : ModelExporter, optional
         Called when a run is over, so that the node has its model as files.
+    own_test : bool
+        Whether accuracy is measured on test samples of the node's own, which the server records.
 
     Raises
     ------
@@ -60,6 +62,7 @@ class MessageHandler:
     build_client: ClientBuilder
     max_bytes: float = math.inf
     export_model: ModelExporter | None = None
+    own_test: bool = False
     finished: str = field(default="", init=False)
     """The id of the last run whose end this process has seen."""
     _clients: dict[str, Client] = field(default_factory=dict, init=False, repr=False)
@@ -154,7 +157,7 @@ class MessageHandler:
         if has_public_set:
             self._clients.pop(folder.name, None)
             self._load_client(folder)
-        return pack_record({"client": self.client_id, "public": has_public_set})
+        return pack_record({"client": self.client_id, "public": has_public_set, "own_test": self.own_test})
 
     def _handle_public_set(self, folder: Path, payload: bytes) -> RecordDict:
         """Keep the public set, if it has the fingerprint in the run's description."""
@@ -163,7 +166,7 @@ class MessageHandler:
             decode_public_set(payload, run_info.fingerprint)
         storage.write_bytes(folder / "public.message", payload)
         self._load_client(folder)
-        return pack_record({"client": self.client_id, "public": True})
+        return pack_record({"client": self.client_id, "public": True, "own_test": self.own_test})
 
     def _read_run_info(self, folder: Path) -> RunInfo:
         file = folder / "settings.json"

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flwr.serverapp import Grid
@@ -230,13 +230,15 @@ def run_server(
         participation = recipe.participation
         flower = FlowerEngine(membership, nodes or recipe.clients, participation.quorum, participation.deadline)
         engine: Engine = flower
-        if recipe.faults.crash or recipe.faults.late:
-            engine = FaultInjectionEngine(flower, recipe.faults.crash, recipe.faults.late, recipe.seed)
+        if any(recipe.faults.model_dump().values()):
+            engine = FaultInjectionEngine(flower, **recipe.faults.model_dump(), seed=recipe.seed)
         student = _build_student(setup, folder / "clients")
         federation = build_server(recipe, engine, setup.public, setup.public_samples.labels, {}, student)
         grace = participation.deadline or RECONNECT_GRACE
         flower.wait_for_clients(grace, resumed=directory.checkpoint.load().exchange > 0)
-        for line in federation.iter_rounds(recipe.rounds, checkpoint=directory.checkpoint):
+        for played in federation.iter_rounds(recipe.rounds, checkpoint=directory.checkpoint):
+            own_test = [client for client in played.accuracy if client in membership.own_test]
+            line = replace(played, own_test=own_test, refused=membership.take_refusals())
             directory.append(line)
             log.info(_format_round(line))
         history = History(directory.rounds())

@@ -187,8 +187,8 @@ def _wrap_engine(recipe: Recipe, engine: Engine, public: Public) -> Engine:
         engine = ByzantineEngine(
             engine, public, recipe.attack.kind, recipe.attack.share, codec=recipe.wire.up, seed=recipe.seed
         )
-    if recipe.faults.crash or recipe.faults.late:
-        engine = FaultInjectionEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
+    if any(recipe.faults.model_dump().values()):
+        engine = FaultInjectionEngine(engine, **recipe.faults.model_dump(), seed=recipe.seed)
     return engine
 
 

@@ -312,6 +312,9 @@ class ParticipationConfig(ConfigModel):
     fraction: Part = Field(1.0, description="part of the clients asked each round")
     quorum: Part = Field(0.5, description="part of the asked clients that must answer")
     deadline: float | None = Field(None, gt=0, description="seconds a client's step may take")
+    late: Literal["drop", "next"] = Field(
+        "drop", description="next uses an upload that comes after its round in the next one, with less weight"
+    )
 
 
 class FaultsConfig(ConfigModel):
@@ -319,6 +322,7 @@ class FaultsConfig(ConfigModel):
 
     crash: Chance = Field(0.0, description="chance that a client crashes before its step, for studies")
     late: Chance = Field(0.0, description="chance that an answer comes too late")
+    slow: Chance = Field(0.0, description="part of the clients that need two rounds for each step")
 
 
 class GuardConfig(ConfigModel):
