@@ -19,8 +19,10 @@ from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment.data import load_data, select_test_set
 from trustmix.experiment.saved_models import load_model, save_model
-from trustmix.federation import DeviceConfig, DiskStore, Public
-from trustmix.federation.training import accuracy
+from trustmix.federation import DiskStore, Public
+from trustmix.learners import DeviceConfig
+from trustmix.learners.base import model_tensors
+from trustmix.learners.training import accuracy
 from trustmix.settings.config import DataConfig
 from trustmix.settings.recipe import Recipe
 from trustmix.wire import decode_public_set
@@ -74,7 +76,7 @@ def export_model(node: NodeConfig, run_folder: Path) -> dict[str, object]:
         "rounds": recipe.rounds,
         "finished": number > recipe.rounds,
         "model": recipe.models[0].model_dump(exclude_none=True),
-        "parameters": sum(tensor.numel() for key, tensor in state[0].items() if key.startswith("model.")),
+        "parameters": sum(tensor.numel() for tensor in model_tensors(state[0]).values()),
         "inputs": {"shape": list(spec.shape), "dtype": spec.dtype},
         "classes": list(spec.classes),
         "test": _measure(folder, node, test),

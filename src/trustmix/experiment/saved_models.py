@@ -20,6 +20,7 @@ from trustmix.data.text import DEFAULT_TOKENIZER, load_tokenizer
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import DiskStore
 from trustmix.federation.state import State
+from trustmix.learners.base import model_tensors
 from trustmix.models import ModelFactory, WithTemperature
 from trustmix.models.transformer import TextClassifier, save_for_transformers
 from trustmix.settings.config import ModelConfig
@@ -222,9 +223,8 @@ def save_model(folder: Path, recipe: Recipe, inputs: InputSpec, client: str, sta
         If a file cannot be written.
     """
     models = folder / "models"
-    weights = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}
     file = models / f"{client}.safetensors"
-    storage.write_tensors(file, weights, {"temperature": float(state[1].get("temperature", 1.0))})
+    storage.write_tensors(file, model_tensors(state[0]), {"temperature": float(state[1].get("temperature", 1.0))})
     if inputs.is_text:
         _save_text_model(_load_weights(_factory(recipe, inputs, client), file), recipe, inputs, client, models)
     _write_inputs(folder, inputs)

@@ -15,12 +15,12 @@ from typing import Literal, Self
 import torch
 
 from trustmix.aggregation.guard import Guard
-from trustmix.errors import TrustmixError
+from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerContext
 from trustmix.federation.callbacks import Callback, ProgressEvent
 from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.engine import ENGINES, Engine
-from trustmix.federation.history import History, Round
+from trustmix.federation.history import WALL, History, Round
 from trustmix.federation.late import pack_late, unpack_late, upload_only, without_late
 from trustmix.federation.messages import Absence, Failure, Reply, Request
 from trustmix.federation.method import Rule, resolve_method
@@ -140,6 +140,9 @@ class Federation:
         )
         self.algorithm = self.method.make_algorithm(self.context)
 
+    def __repr__(self) -> str:
+        return f"<Federation of {len(self.engine.clients)} clients, {self.context.public}, by {self.method.name}>"
+
     def __enter__(self) -> Self:
         return self
 
@@ -181,6 +184,7 @@ class Federation:
         self.algorithm.load_state_dict(without_late(state.memory))
         late = unpack_late(state.memory)
         accuracy = None
+        begin = time.perf_counter()
         for number in range(state.exchange + 1, rounds + 2):
             closing = number > rounds
             asked = self.engine.clients if closing else self._sample(number)
@@ -194,7 +198,8 @@ class Federation:
             self._check_quorum(number, asked, result)
             if state.pending is not None:
                 line = _complete(Round(**state.pending), result, state.teacher, asked, closing)
-                accuracy = line.accuracy_mean
+                accuracy, now = line.accuracy_mean, time.perf_counter()
+                line.seconds[WALL], begin = now - begin, now
                 yield line
                 for callback in self.callbacks:
                     callback.on_round_end(line)
@@ -256,7 +261,7 @@ class Federation:
                 result.upload_bytes[client] = len(reply.payload)
                 failure = self._aggregate(upload_only(reply), result)
                 if failure is None:
-                    result.replies[client] = upload_only(reply)
+                    result.replies[client] = replace(upload_only(reply), payload=None)
                     result.failed.pop(client, None)
                     result.absence.pop(client, None)
                 else:
@@ -278,7 +283,7 @@ class Federation:
         result.add_seconds(answer.seconds)
         failure = self._aggregate(answer, result) if request.train else None
         if failure is None:
-            result.replies[answer.client] = answer
+            result.replies[answer.client] = replace(answer, payload=None)  # aggregated: only its figures are kept
         return failure
 
     def _aggregate(self, reply: Reply, result: RoundReplies) -> Failure | None:
@@ -292,6 +297,8 @@ class Federation:
         begin = time.perf_counter()
         try:
             self.algorithm.aggregate(reply)
+        except StorageError:  # no fault of the client: the round cannot be finished here
+            raise
         except TrustmixError as error:
             return Failure(reply.client, f"upload refused: {error}", kind="refused")
         finally:
