@@ -7,9 +7,9 @@ that transformers opens), and `card.json`, which describes the model. `trustmix 
 import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
-import trustmix
 from trustmix import storage
 from trustmix.data import Labelled
 from trustmix.deploy.node import NodeConfig
@@ -81,7 +81,7 @@ def export_model(node: NodeConfig, run_folder: Path) -> dict[str, object]:
         "classes": list(spec.classes),
         "test": _measure(folder, node, test),
         "privacy": recipe.privacy.model_dump(exclude_none=True) if recipe.privacy.epsilon is not None else None,
-        "trustmix": trustmix.__version__,
+        "trustmix": version("trustmix"),
         "exported": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     storage.write_json(folder / "card.json", card)
