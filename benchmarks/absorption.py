@@ -16,7 +16,7 @@ from torch import nn
 
 from trustmix import Client, Recipe
 from trustmix.experiment.build import build_federation
-from trustmix.federation.training import accuracy
+from trustmix.learners.training import accuracy
 from trustmix.models import cnn
 
 ENGINE = ["engine.mode=sequential", "engine.precision=float32", "engine.device=cpu"]

@@ -13,7 +13,7 @@ import torch
 from benchmarks.densities import first_stage
 from trustmix import ClassGaussians, Recipe, mix
 from trustmix.density import roc_auc
-from trustmix.federation.training import predict
+from trustmix.learners.training import predict
 
 TAUS = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 FLOORS = (1e-6, 1e-3, 1e-1, 1.0, 10.0)

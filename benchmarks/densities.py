@@ -12,9 +12,9 @@ import torch
 from trustmix import Accumulator, Aggregator, Client, Recipe, Upload
 from trustmix.density import DENSITIES, roc_auc, standardize_scores
 from trustmix.experiment.build import build_federation
-from trustmix.federation import METHODS, Distillation, ServerContext, train
+from trustmix.federation import METHODS, Distillation, ServerContext
 from trustmix.federation.client import ModelState
-from trustmix.federation.scoring import score_inputs
+from trustmix.learners.scoring import score_inputs
 
 STANDARDISED = "uwa, standardised"
 """UWA on scores in standard deviations of the client's own calibration scores."""
@@ -29,7 +29,7 @@ def first_stage(recipe: Recipe) -> tuple[ServerContext, TrainedClients]:
         assert isinstance(algorithm, Distillation)
         clients = [(client, client._resume(1)) for client in experiment.clients]
         for client, state in clients:
-            train(client.private_job(state, 1))
+            client.private_job(state, 1).run()
     return algorithm.context, clients
 
 

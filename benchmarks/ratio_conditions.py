@@ -13,12 +13,11 @@ import torch
 
 import trustmix as tm
 from trustmix.density import roc_auc
-from trustmix.engines.vectorized import train_stacked
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.data import load_public
-from trustmix.federation.discriminator import FOLDS
-from trustmix.federation.scoring import density_samples, score_inputs
-from trustmix.federation.training import predict
+from trustmix.learners.discriminator import FOLDS
+from trustmix.learners.scoring import density_samples, score_inputs
+from trustmix.learners.training import predict
 
 KINDS = ("gaussians", "ratio")
 Change = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -81,7 +80,8 @@ def measure(name: str, seed: int) -> str:
     with build_federation(recipe) as experiment:
         clients = list(experiment.clients)
         states = [client._resume(1) for client in clients]
-        train_stacked([client.private_job(state, 1) for client, state in zip(clients, states, strict=True)])
+        for client, state in zip(clients, states, strict=True):
+            client.private_job(state, 1).run()
         inputs, labels = change(clients[0].public.inputs, load_public(recipe, experiment.data).labels)
         models = [state.model for state in states]
         q = torch.stack([predict(model, inputs, clients[0].hardware).double().softmax(1) for model in models])
@@ -109,10 +109,11 @@ def score_all(clients: list[tm.Client], models: list[torch.nn.Module], inputs: t
 
 
 def discriminate(clients: list[tm.Client]) -> torch.Tensor:
-    """The scores (M, N) of all clients by discriminators, trained together."""
+    """The scores (M, N) of all clients by discriminators."""
     running = [client._discriminate(1, {}) for client in clients]
     for _ in range(FOLDS):
-        train_stacked([next(one) for one in running])
+        for one in running:
+            next(one).run()
     scores = []
     for one in running:
         try:

@@ -18,7 +18,8 @@ from trustmix import Client, Recipe
 from trustmix.experiment.build import build_federation
 from trustmix.federation import Request
 from trustmix.federation.client import ModelState
-from trustmix.federation.training import TrainingJob, evaluate, predict
+from trustmix.learners import Lesson
+from trustmix.learners.training import evaluate, predict
 from trustmix.metrics import fit_temperature
 from trustmix.wire import decode_upload, encode_teacher, encode_upload
 
@@ -51,7 +52,7 @@ def temper_teacher(client: Client, temperature: float) -> None:
     """Let a client distil a sharper teacher."""
     learn_plain = client.apply_server_message
 
-    def apply_server_message(state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
+    def apply_server_message(state: ModelState, round_: int, message: bytes) -> Lesson | None:
         teacher = temper(client.public.teacher(message, round_ - 1), temperature)
         header = client.public.header("server", round_ - 1)
         return learn_plain(state, round_, encode_teacher(teacher, header, "float32"))

@@ -19,7 +19,8 @@ from pydantic.fields import FieldInfo
 from trustmix.attacks.byzantine_engine import ATTACKS
 from trustmix.cli import app
 from trustmix.data import DATASETS
-from trustmix.federation import ENGINES, METHODS, OPTIMIZERS
+from trustmix.federation import ENGINES, METHODS
+from trustmix.learners import OPTIMIZERS
 from trustmix.models import MODELS
 from trustmix.settings.config import ModelConfig, StudentConfig
 from trustmix.settings.recipe import Recipe
@@ -43,8 +44,8 @@ NAMES = {
 """Settings that are a name of something registered."""
 
 ROOMS = (
-    *("aggregation", "density", "metrics", "models", "data", "wire", "privacy", "federation", "callbacks", "theory"),
-    *("attacks", "engines", "methods", "settings", "experiment", "sweeps", "report", "transport", "deploy"),
+    *("aggregation", "density", "metrics", "models", "data", "wire", "privacy", "learners", "federation", "callbacks"),
+    *("theory", "attacks", "engines", "methods", "settings", "experiment", "sweeps", "report", "transport", "deploy"),
 )
 """Rooms in the order of the page of the API: each imports only earlier ones. The commands have a page of their own."""
 

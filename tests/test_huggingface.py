@@ -41,9 +41,9 @@ def lookups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def cache_file(cache: Path, name: str, text: str) -> None:
+def cache_file(cache: Path, name: str, text: str, owner_and_name: str = NAME) -> None:
     """Put a file of the repository into the cache as huggingface_hub does."""
-    repository = cache / f"models--{NAME.replace('/', '--')}"
+    repository = cache / f"models--{owner_and_name.replace('/', '--')}"
     (repository / "refs").mkdir(parents=True, exist_ok=True)
     (repository / "refs" / "main").write_text("0" * 40)
     (repository / "snapshots" / ("0" * 40)).mkdir(parents=True, exist_ok=True)
@@ -83,6 +83,14 @@ def test_cached_files_are_used_without_any_request(lookups: list[Any], tmp_path:
     cache_file(tmp_path / "hub", "config.json", json.dumps({"model_type": "bert", "vocab_size": 6}))
     cache_file(tmp_path / "hub", "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsong\n")
     assert load_tokenizer(NAME)("song")["input_ids"] == [2, 5, 3]
+    assert lookups == []
+
+
+def test_the_name_that_recipes_have_for_bert_tiny_is_its_repository(lookups: list[Any], tmp_path: Path) -> None:
+    google = "google/bert_uncased_L-2_H-128_A-2"
+    cache_file(tmp_path / "hub", "config.json", json.dumps({"model_type": "bert", "vocab_size": 6}), google)
+    cache_file(tmp_path / "hub", "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsong\n", google)
+    assert load_tokenizer("bert_tiny")("song")["input_ids"] == [2, 5, 3]
     assert lookups == []
 
 

@@ -45,7 +45,7 @@ __all__ = [
 if TYPE_CHECKING:
     from trustmix.aggregation.base import Aggregator, SumAggregator, Teacher, Upload
     from trustmix.aggregation.trust import Trust
-    from trustmix.aggregation.weighted_average import Accumulator, mix
+    from trustmix.aggregation.weighted_average import Accumulator
     from trustmix.data.dataset import Dataset, Labelled
     from trustmix.density.gaussians import ClassGaussians
     from trustmix.engines.local import LocalEngine
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from trustmix.federation.public_set import Public
     from trustmix.federation.server import Federation, Participation
     from trustmix.federation.state import Checkpoint
-    from trustmix.federation.training import Training
+    from trustmix.learners.training import Training
+    from trustmix.methods.mixing import mix
     from trustmix.settings.recipe import Recipe
     from trustmix.sweeps.sweep import sweep
 
@@ -86,17 +87,17 @@ else:
         "StorageError": "errors",
         "SumAggregator": "aggregation.base",
         "Teacher": "aggregation.base",
-        "Training": "federation.training",
+        "Training": "learners.training",
         "Trust": "aggregation.trust",
         "TrustmixError": "errors",
         "Upload": "aggregation.base",
         "load_model": "experiment.saved_models",
-        "mix": "aggregation.weighted_average",
+        "mix": "methods.mixing",
         "run": "experiment.run",
         "sweep": "sweeps.sweep",
     }
-    _ROOMS = ["aggregation", "attacks", "data", "density", "engines", "experiment", "federation", "methods", "metrics"]
-    _ROOMS += ["models", "privacy", "report", "sweeps", "theory", "wire"]
+    _ROOMS = ["aggregation", "attacks", "data", "density", "engines", "experiment", "federation", "learners"]
+    _ROOMS += ["methods", "metrics", "models", "privacy", "report", "sweeps", "theory", "wire"]
 
     def __getattr__(name: str) -> object:
         """Import a public name, a room or the version at its first use."""

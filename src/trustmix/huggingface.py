@@ -11,6 +11,8 @@ from typing import Any, Literal
 from trustmix.errors import TrustmixError
 from trustmix.imports import require_extra
 
+REPOSITORIES = {"bert_tiny": "google/bert_uncased_L-2_H-128_A-2"}
+"""Repositories of names that recipes use for a folder below the search paths."""
 TIMEOUT = 10.0
 """Seconds to wait for the answer to the first request."""
 
@@ -21,7 +23,7 @@ def download_snapshot(repository: str, patterns: Sequence[str], required: Sequen
     Parameters
     ----------
     repository
-        Name of the repository, "owner/name".
+        Name of the repository, "owner/name", or a name in `REPOSITORIES`.
     patterns
         Glob patterns of the files to download.
     required
@@ -37,6 +39,7 @@ def download_snapshot(repository: str, patterns: Sequence[str], required: Sequen
     TrustmixError
         If the files are not cached and cannot be downloaded; the text is the reason, to be put in brackets.
     """
+    repository = REPOSITORIES.get(repository, repository)
     try:
         hub = _import_hub()
         cached = _find_cached(hub, repository, patterns)

@@ -101,6 +101,21 @@ def test_zhangs_csv_and_parquet_give_the_same(
     assert [WORDS[i] for i in one.train.inputs[0].tolist()][1:5] == ["who", "won", "the", "match"]
 
 
+def test_yahoo_is_found_by_its_folder_as_compressed_lines_of_text_and_label(
+    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRUSTMIX_DATA", str(tmp_path))
+    (tmp_path / "yahoo").mkdir()
+    for part, count in (("train", 30), ("test", 10)):
+        rows = [{"text": f"who won {'goal ' * i}", "label": i % 10, "source": "a"} for i in range(count)]
+        with lzma.open(tmp_path / "yahoo" / f"{part}.jsonl.xz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    data = load("yahoo", tokenizer=tokenizer, length=8)
+    assert (len(data.train), len(data.test), data.classes) == (30, 10, 10)
+    assert data.train.labels.tolist() == [i % 10 for i in range(30)]
+    assert [WORDS[i] for i in data.train.inputs[1].tolist() if i >= 0] == ["[CLS]", "who", "won", "goal", "[SEP]"]
+
+
 def test_texts_can_be_read_again_as_far_as_the_tokenizer_keeps_them(tokenizer: str) -> None:
     tokens = text_module.tokenize(["the song", "a goal"], tokenizer, 8)
     assert text_module.decode_tokens(tokens, tokenizer) == ["the song", "a goal"]

@@ -18,7 +18,8 @@ from trustmix.engines import ExecutionPlan, select_plan
 from trustmix.engines.autotune import usable_precisions
 from trustmix.engines.local import run_generators, run_jobs
 from trustmix.engines.vectorized import train_stacked
-from trustmix.federation import DeviceConfig, DiskStore, Failure, Request, TrainingJob, train
+from trustmix.federation import DiskStore, Failure, Request
+from trustmix.learners import DeviceConfig, TrainingJob, train
 
 CLASSES, FEATURES = 4, 6
 CENTRES = 3 * torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(1))

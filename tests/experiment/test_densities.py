@@ -14,8 +14,8 @@ from trustmix.experiment.build import build_federation
 from trustmix.experiment.estimate import estimate_cost
 from trustmix.experiment.run import build_probe
 from trustmix.experiment.run_directory import RunDirectory
-from trustmix.federation.discriminator import count_steps
-from trustmix.federation.scoring import density_samples
+from trustmix.learners.discriminator import count_steps
+from trustmix.learners.scoring import density_samples
 
 SETTINGS = ["clients=5", "rounds=1", "split.samples_per_client=60", "public.samples=80", "engine.mode=sequential"]
 

@@ -12,7 +12,7 @@ from trustmix.cli import app
 from trustmix.experiment import estimate
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.estimate import estimate_cost
-from trustmix.federation.training import MAX_EPOCHS, MAX_FIRST_EPOCHS
+from trustmix.learners.training import MAX_EPOCHS, MAX_FIRST_EPOCHS
 
 SMALL = ["clients=4", "rounds=3", "split.classes_per_client=3", "split.samples_per_client=60", "public.samples=300"]
 

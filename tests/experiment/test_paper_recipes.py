@@ -15,9 +15,10 @@ import trustmix as tm
 from trustmix import Recipe, TrustmixError
 from trustmix.cli import app
 from trustmix.experiment.build import build_federation
-from trustmix.federation import Request, train
+from trustmix.federation import Request
 from trustmix.federation.client import Client
-from trustmix.federation.training import predict
+from trustmix.learners import TrainingJob
+from trustmix.learners.training import predict
 from trustmix.wire import encode_teacher
 
 SMALL = ["clients=6", "rounds=2", "split.samples_per_client=40", "public.samples=60", "train.public_epochs=1"]
@@ -57,19 +58,21 @@ def few_steps(client: Client) -> None:
     """A step of two samples of the private and of the public stage, and a look at some public samples."""
     first = client.step_jobs(Request(1, None, train=True, upload=True))
     job = next(first)
+    assert isinstance(job, TrainingJob)
     assert job.inputs is client.private.inputs
     assert len(job.order[0]) == client.training.batch
     job.order = [job.order[0][:2]]
-    train(job)
+    job.run()
     logits = predict(job.model, client.public.inputs[:2], client.hardware)
     assert logits.shape == (2, client.public.classes)
     first.close()
     teacher = torch.full((len(client.public.inputs), client.public.classes), 1 / client.public.classes)
     message = encode_teacher(teacher, client.public.header("server", 1), "float32")
     job = next(client.step_jobs(Request(2, message, train=True, upload=True)))
+    assert isinstance(job, TrainingJob)
     assert job.inputs is client.public.inputs
     job.order = [job.order[0][:2]]
-    train(job)
+    job.run()
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from trustmix import Client, Labelled, Public, Training, TrustmixError
 from trustmix.engines import ExecutionPlan, LocalEngine
 from trustmix.engines.local import Mode
 from trustmix.federation import Reply, Request
-from trustmix.federation.training import (
+from trustmix.learners.torch_learner import as_torch
+from trustmix.learners.training import (
     AGREEMENT_SAMPLES,
     MAX_EPOCHS,
     MAX_FIRST_EPOCHS,
@@ -185,7 +186,7 @@ def test_a_mixed_stage_is_cross_entropy_with_labels_and_the_teacher_in_every_bat
     plain = make_client(stages="mixed")
     plain.step(Request(1))
     assert plain._live is not None
-    model, optimizer = plain._live.model.train(), plain._live.optimizer
+    model, optimizer = plain._live.model.train(), as_torch(plain._live.learner, "").optimizer
     generator = torch_generator(0, "order", "mixed", "0", 2)
     torch.randint(2**62, (1,), generator=generator)
     inputs = torch.cat([plain.private.inputs, PUBLIC.inputs])

@@ -27,7 +27,7 @@ from trustmix import (
 from trustmix.engines import LocalEngine
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.federation import DiskStore, Failure, MemoryStore, Reply, Request
-from trustmix.federation.training import batches
+from trustmix.learners.training import batches
 from trustmix.seeds import torch_generator
 from trustmix.wire import decode_upload
 

@@ -11,9 +11,10 @@ import trustmix as tm
 from trustmix import Recipe, TrustmixError
 from trustmix.aggregation import Accumulator, Median
 from trustmix.experiment.build import build_federation
-from trustmix.federation import CLIENTS, METHODS, OPTIMIZERS, Distillation, Method, ServerContext, resolve_method
+from trustmix.federation import CLIENTS, METHODS, Distillation, Method, ServerContext, resolve_method
 from trustmix.federation import method as method_module
 from trustmix.federation.algorithm import LocalOnly, ServerAlgorithm
+from trustmix.learners import OPTIMIZERS
 from trustmix.methods import DSFL, FedMD
 from trustmix.registry import Registry
 from trustmix.report.palette import PALETTE

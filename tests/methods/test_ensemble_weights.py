@@ -16,7 +16,8 @@ from trustmix.arrays import AnyArray
 from trustmix.density import DensityRatio
 from trustmix.experiment.build import build_federation
 from trustmix.federation import CLIENTS, METHODS, Request
-from trustmix.federation.scoring import predict_features
+from trustmix.learners import TrainingJob
+from trustmix.learners.scoring import predict_features
 from trustmix.methods.dsfl import entropy_reduction
 from trustmix.methods.edgefd import near_clusters
 from trustmix.methods.fedaux import PENALTY, certainty
@@ -237,6 +238,7 @@ def test_edgefd_leaves_only_samples_without_votes_out_of_distillation(codec: str
     teacher[5:10] = torch.tensor([0.6, 0.3, 0.1])  # ambiguous, but voted on
     teacher[10:] = 1 / 3
     job = next(one.step_jobs(Request(2, encode_teacher(teacher, SHARED.header("server", 1), codec))))
+    assert isinstance(job, TrainingJob)
     assert torch.equal(job.inputs, PUBLIC.inputs[:10])
 
 

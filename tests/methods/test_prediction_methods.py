@@ -13,6 +13,7 @@ from trustmix import Client, Federation, Labelled, Public, Recipe, Teacher, Trai
 from trustmix.aggregation import Upload
 from trustmix.arrays import AnyArray
 from trustmix.federation import METHODS, Request
+from trustmix.learners import TrainingJob
 from trustmix.methods.cfd import quantize
 from trustmix.methods.dsfl import entropy_reduction
 from trustmix.methods.selective_fd import KNOWN, NO_VOTE, VOTE, DensityRatio, SelectiveClient
@@ -156,6 +157,7 @@ def test_samples_without_a_label_are_left_out_of_distillation(codec: str) -> Non
     teacher = torch.nn.functional.one_hot(PUBLIC.labels, 3).float()
     teacher[10:] = 1 / 3
     job = next(client.step_jobs(Request(2, encode_teacher(teacher, SHARED.header("server", 1), codec))))
+    assert isinstance(job, TrainingJob)
     assert torch.equal(job.inputs, PUBLIC.inputs[:10])
     assert torch.equal(job.targets.argmax(1), PUBLIC.labels[:10])
     nothing = encode_teacher(torch.full((60, 3), 1 / 3), SHARED.header("server", 1), "float32")

@@ -13,7 +13,7 @@ from torch import nn
 
 import trustmix as tm
 from trustmix import TrustmixError
-from trustmix.models import ModelFactory, mlp, validate_model
+from trustmix.models import ModelFactory, cnn, mlp, validate_model
 
 IMAGES = torch.zeros(2, 1, 8, 8)
 
@@ -59,6 +59,21 @@ def test_a_model_is_the_same_each_time_and_another_for_another_client(name: str 
 def test_options_reach_the_function() -> None:
     assert len(mlp((4,), 3, hidden=[5, 6])) == 1 + 2 * 2 + 1  # type: ignore[arg-type]
     assert validate_model(factory(source="own_network", bias=False), IMAGES).state_dict().keys() == {"1.weight"}
+
+
+def test_batch_norm_after_each_convolution_makes_its_outputs_standard() -> None:
+    network = cnn((1, 8, 8), 10, layers=2, norm=True)
+    assert [type(part).__name__ for part in network.children()][:4] == ["Conv2d", "BatchNorm2d", "MaxPool2d", "ReLU"]
+    assert [isinstance(part, nn.BatchNorm2d) for part in cnn((1, 8, 8), 10).modules()].count(True) == 0
+    seen = []
+    for part in network.children():
+        if isinstance(part, nn.BatchNorm2d):
+            part.register_forward_hook(lambda _module, _inputs, outputs: seen.append(outputs.detach()))
+    network.train()(5 + 3 * torch.randn(64, 1, 8, 8))
+    assert len(seen) == 2
+    for outputs in seen:
+        torch.testing.assert_close(outputs.mean((0, 2, 3)), torch.zeros(outputs.shape[1]), atol=1e-4, rtol=0)
+        torch.testing.assert_close(outputs.var((0, 2, 3)), torch.ones(outputs.shape[1]), atol=1e-2, rtol=0)
 
 
 def test_uint8_images_are_normalized_inside_the_model() -> None:

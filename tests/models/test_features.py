@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from trustmix import TrustmixError
-from trustmix.federation import DeviceConfig
-from trustmix.federation.training import predict
+from trustmix.learners import DeviceConfig
+from trustmix.learners.training import predict
 from trustmix.models import ModelFactory, WithFeatures
 
 IMAGES = torch.randint(0, 256, (300, 1, 28, 28), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)

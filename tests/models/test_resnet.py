@@ -26,6 +26,17 @@ def test_resnet18_has_the_size_of_the_paper_and_torchvisions_names() -> None:
     assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
 
 
+def test_a_thin_network_has_the_same_layers_with_fewer_channels() -> None:
+    full, thin = (resnet18((3, 32, 32), 10, width=width).state_dict() for width in (64, 16))
+    assert list(full) == list(thin)
+    for name, tensor in full.items():
+        fixed = {3, 10} if name in ("conv1.weight", "fc.weight", "fc.bias") else set()
+        expected = [size if size in {*fixed, 1, 3} else size // 4 for size in tensor.shape]
+        assert list(thin[name].shape) == expected, name
+    with pytest.raises(TrustmixError, match=r"model.width is 0; it must be 1 or more"):
+        resnet18((3, 32, 32), 10, width=0)
+
+
 @pytest.mark.parametrize(
     ("shape", "stem", "sentence"),
     [((64,), "cifar", "takes images"), ((3, 32, 32), "mnist", 'must be "cifar" or "imagenet"')],

@@ -10,7 +10,8 @@ import torch
 import trustmix as tm
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
-from trustmix.federation import Request, Training, train
+from trustmix.federation import Request
+from trustmix.learners import Training, TrainingJob
 from trustmix.privacy import PrivacyBudget
 from trustmix.seeds import STATE, secure_generator
 
@@ -77,11 +78,12 @@ def test_training_under_a_promise_draws_its_noise_from_the_operating_system_too(
     def learnt(**how: Any) -> torch.Tensor:
         client = crowd(rounds=1, **how)[0]
         job = next(client.step_jobs(Request(1)))
+        assert isinstance(job, TrainingJob)
         with torch.no_grad():
             for parameter in job.model.parameters():
                 parameter.zero_()
         job.order = [torch.arange(len(job.inputs))] * 3  # what is left to chance is the noise
-        train(job)
+        job.run()
         return torch.cat([parameter.detach().flatten() for parameter in job.model.parameters()])
 
     assert torch.equal(learnt(simulated=True), learnt(simulated=True))

@@ -9,7 +9,8 @@ import torch
 
 import trustmix as tm
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import DiskStore, Request, Training
+from trustmix.federation import DiskStore, Request
+from trustmix.learners import Training
 from trustmix.privacy import Mechanism, PrivacyBudget, PrivacyLedger, Release, compute_epsilon, compute_total_epsilon
 
 ROUND = Release(noise_multiplier=4.0, sample_rate=0.5, releases=10)

@@ -53,7 +53,8 @@ def yahoo(path: Path | None = None, *, tokenizer: str = DEFAULT_TOKENIZER, lengt
     Parameters
     ----------
     path
-        Folder of the authors' csv files, or of tables with the hub's columns; None uses the search paths and the hub.
+        Folder of the authors' csv files, or of tables with the hub's columns or the columns `text` and `label`; None
+        uses the search paths and the hub.
     tokenizer
         Folder of a tokenizer, or its name on the hub.
     length
@@ -120,7 +121,8 @@ def _read_zhang(
             columns = [key for key in header[1:] if key in present] or ["text"]
             rows = join_columns(table, columns, file, "the texts")
             texts[-1] += [text.replace("\\n", " ") for text in rows]  # how the authors write line breaks
-            labels[-1] += _parse_labels(table, "class" if "class" in present else label, file)
+            known = next((key for key in ("class", label) if key in present), "label")
+            labels[-1] += _parse_labels(table, known, file)
     tokens = torch.split(tokenize([*texts[0], *texts[1]], tokenizer, length), [len(part) for part in texts])
     train, test = (Labelled(ids, torch.tensor(known)) for ids, known in zip(tokens, labels, strict=True))
     return Dataset(name, train, test, tuple(names))

@@ -25,7 +25,8 @@ from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_client, model_factories, probe_inputs, validate_privacy
 from trustmix.experiment.data import load_data, select_test_set, split_data
-from trustmix.federation import Client, DeviceConfig, Public
+from trustmix.federation import Client, Public
+from trustmix.learners import DeviceConfig
 from trustmix.models import ModelFactory, validate_model
 from trustmix.paths import expand_user
 from trustmix.privacy import PrivacyLedger

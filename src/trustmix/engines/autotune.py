@@ -24,8 +24,9 @@ from trustmix.engines.local import ExecutionPlan, LocalEngine, Mode, assign_clie
 from trustmix.engines.process_pool import Worker
 from trustmix.engines.vectorized import stack_key, train_stacked
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import ENGINES, Client, DeviceConfig, EngineSetup, TrainingJob
-from trustmix.federation.training import batches
+from trustmix.federation import ENGINES, Client, EngineSetup
+from trustmix.learners import DeviceConfig, TrainingJob
+from trustmix.learners.training import batches
 from trustmix.seeds import torch_generator
 
 log = logging.getLogger(__name__)

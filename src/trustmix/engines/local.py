@@ -13,7 +13,8 @@ from typing import Literal
 from trustmix.engines.process_pool import Answer, Pool
 from trustmix.engines.vectorized import stack_key, train_stacked
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import Client, DeviceConfig, Failure, Reply, Request, TrainingJob, train, validate_loss
+from trustmix.federation import Client, Failure, Reply, Request
+from trustmix.learners import DeviceConfig, Job, TrainingJob, validate_loss
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +216,7 @@ def assign_clients(clients: Sequence[Client], workers: int) -> list[list[Client]
     return [ordered[worker::workers] for worker in range(workers)]
 
 
-def run_generators(running: Mapping[str, Generator[TrainingJob, None, Reply]]) -> list[Answer]:
+def run_generators(running: Mapping[str, Generator[Job, None, Reply]]) -> list[Answer]:
     """Run the steps of several clients side by side; training jobs with the same stack key are trained as one.
 
     Parameters
@@ -237,8 +238,8 @@ def run_generators(running: Mapping[str, Generator[TrainingJob, None, Reply]]) -
 
 
 def _advance(
-    client: str, stages: Generator[TrainingJob, None, Reply], error: Exception | None, answers: dict[str, Answer]
-) -> TrainingJob | None:
+    client: str, stages: Generator[Job, None, Reply], error: Exception | None, answers: dict[str, Answer]
+) -> Job | None:
     """The next job of the client, or None once its answer is in `answers`."""
     try:
         return next(stages) if error is None else stages.throw(error)
@@ -252,7 +253,7 @@ def _advance(
     return None
 
 
-def run_jobs(jobs: Mapping[str, TrainingJob]) -> dict[str, Exception]:
+def run_jobs(jobs: Mapping[str, Job]) -> dict[str, Exception]:
     """Run training jobs; jobs with the same stack key are trained as one where the model allows it.
 
     Parameters
@@ -273,19 +274,20 @@ def run_jobs(jobs: Mapping[str, TrainingJob]) -> dict[str, Exception]:
         if len(group) < 2 or not _try_stacked({client: jobs[client] for client in group}, key, errors):
             for client in group:
                 try:
-                    train(jobs[client])
+                    jobs[client].run()
                 except Exception as error:  # raised again inside the client's own generator
                     log.debug("client %s failed in training", client, exc_info=True)
                     errors[client] = error
     return errors
 
 
-def _try_stacked(jobs: Mapping[str, TrainingJob], key: object, errors: dict[str, Exception]) -> bool:
+def _try_stacked(jobs: Mapping[str, Job], key: object, errors: dict[str, Exception]) -> bool:
     """Train the jobs as one; false where that is not possible."""
-    if key in _unstackable:
+    stackable = [job for job in jobs.values() if isinstance(job, TrainingJob)]
+    if key in _unstackable or len(stackable) < len(jobs):
         return False
     try:
-        losses = train_stacked(list(jobs.values()))
+        losses = train_stacked(stackable)
     except Exception:  # trained one by one, the exception appears again at the client that causes it
         log.debug("cannot be stacked, going one by one", exc_info=True)
         _unstackable.add(key)

@@ -21,7 +21,8 @@ import torch
 from trustmix.engines.autotune import best_device, select_plan
 from trustmix.engines.local import ExecutionPlan, LocalEngine, assign_clients, validate_ids
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation import ENGINES, Client, DeviceConfig, DiskStore, EngineSetup, Failure, Reply, Request
+from trustmix.federation import ENGINES, Client, DiskStore, EngineSetup, Failure, Reply, Request
+from trustmix.learners import DeviceConfig
 
 log = logging.getLogger(__name__)
 

@@ -16,24 +16,24 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
-from trustmix.federation import TrainingJob
+from trustmix.learners import Job, TrainingJob
 
 
-def stack_key(job: TrainingJob) -> Hashable:
+def stack_key(job: Job) -> Hashable:
     """Return the key of a job: jobs with equal keys can be stacked.
 
     Parameters
     ----------
     job
-        The training job of one client.
+        The job of one client.
 
     Returns
     -------
     Hashable
         The architecture, the parameter shapes, the shape and type of a sample, the training settings and the hardware.
-        A job with augmented data or differentially private gradients has a key of its own.
+        A job with augmented data or differentially private gradients, or of another kind, has a key of its own.
     """
-    if job.augment != "none" or job.noise is not None:
+    if not isinstance(job, TrainingJob) or job.augment != "none" or job.noise is not None:
         return id(job)
     shapes = tuple((name, tuple(p.shape), p.requires_grad) for name, p in job.model.named_parameters())
     sample = (tuple(job.inputs.shape[1:]), job.inputs.dtype, job.targets.dtype, tuple(job.targets.shape[1:]))

@@ -37,11 +37,11 @@ from trustmix.federation import (
     MemoryStore,
     Participation,
     Public,
-    Training,
 )
 from trustmix.federation.method import CLIENTS
 from trustmix.federation.public_set import fingerprint_samples
-from trustmix.federation.training import token_lengths
+from trustmix.learners import Training
+from trustmix.learners.training import token_lengths
 from trustmix.models import ModelFactory, WithFeatures, validate_model
 from trustmix.privacy import PrivacyBudget, validate_dp_model
 from trustmix.settings.config import ModelConfig, PublicConfig

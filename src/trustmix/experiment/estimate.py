@@ -17,10 +17,11 @@ from trustmix.engines.autotune import MAX_TRIAL_CLIENTS, measure_throughput
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.resources import memory_needed
-from trustmix.federation import Client, DeviceConfig
-from trustmix.federation.discriminator import count_steps
-from trustmix.federation.scoring import score_inputs
-from trustmix.federation.training import predict
+from trustmix.federation import Client
+from trustmix.learners import DeviceConfig
+from trustmix.learners.discriminator import count_steps
+from trustmix.learners.scoring import score_inputs
+from trustmix.learners.training import predict
 from trustmix.settings.recipe import Recipe
 from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, encode_teacher, fedavg_bytes, scaffold_bytes
 

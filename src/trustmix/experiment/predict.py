@@ -18,9 +18,9 @@ from trustmix.density import DISCRIMINATOR
 from trustmix.errors import TrustmixError
 from trustmix.experiment.data import client_calibration
 from trustmix.experiment.saved_models import STUDENT, load_model, read_inputs
-from trustmix.federation import DeviceConfig
-from trustmix.federation.scoring import score_inputs
-from trustmix.federation.training import predict as predict_logits
+from trustmix.learners import DeviceConfig
+from trustmix.learners.scoring import score_inputs
+from trustmix.learners.training import predict as predict_logits
 from trustmix.models import WithTemperature
 from trustmix.paths import expand_user
 from trustmix.settings.config import DataConfig

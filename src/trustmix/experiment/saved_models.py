@@ -19,6 +19,7 @@ from trustmix.data.inference import InputSpec
 from trustmix.data.text import DEFAULT_TOKENIZER, load_tokenizer
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import DiskStore
+from trustmix.learners.base import model_tensors
 from trustmix.models import ModelFactory, WithTemperature
 from trustmix.models.transformer import TextClassifier, save_for_transformers
 from trustmix.settings.config import ModelConfig
@@ -158,9 +159,10 @@ def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) ->
             continue  # a file of another program
         state = DiskStore(states).load_before(rounds + 2)
         if state is not None:
-            model = {name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")}
             file = models / f"{states.name}.safetensors"
-            storage.write_tensors(file, model, {"temperature": float(state[1].get("temperature", 1.0))})
+            storage.write_tensors(
+                file, model_tensors(state[0]), {"temperature": float(state[1].get("temperature", 1.0))}
+            )
             if inputs.is_text:
                 _save_text_model(
                     _load_weights(_factory(recipe, inputs, states.name), file), recipe, inputs, states.name, models

@@ -15,22 +15,17 @@ from trustmix.federation.method import (
     method_label,
     resolve_method,
 )
-from trustmix.federation.optimizers import OPTIMIZERS
 from trustmix.federation.public_set import Public
-from trustmix.federation.scoring import Refresh
 from trustmix.federation.server import Federation, Participation
 from trustmix.federation.state import Checkpoint, DiskStore, MemoryStore
-from trustmix.federation.training import DeviceConfig, Training, TrainingJob, train, validate_loss
 
 __all__ = [
     "CLIENTS",
     "ENGINES",
     "METHODS",
-    "OPTIMIZERS",
     "Callback",
     "Checkpoint",
     "Client",
-    "DeviceConfig",
     "DiskStore",
     "Distillation",
     "Engine",
@@ -45,7 +40,6 @@ __all__ = [
     "ProgressCallback",
     "ProgressEvent",
     "Public",
-    "Refresh",
     "Reply",
     "Request",
     "Round",
@@ -53,10 +47,6 @@ __all__ = [
     "Rule",
     "ServerAlgorithm",
     "ServerContext",
-    "Training",
-    "TrainingJob",
     "method_label",
     "resolve_method",
-    "train",
-    "validate_loss",
 ]

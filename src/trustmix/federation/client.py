@@ -14,29 +14,28 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.functional import one_hot
 
 from trustmix.arrays import ArrayLike
-from trustmix.data import Augment, Labelled, augment_batch, stratified_holdout
+from trustmix.data import Labelled, augment_batch, stratified_holdout
 from trustmix.density import DISCRIMINATOR, RATIO, PrecomputedScores, standardize_scores
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.federation.discriminator import train_discriminators
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.public_set import Public, fingerprint_samples
-from trustmix.federation.scoring import KeptScores, Refresh, density_samples, predict_features, score_inputs
 from trustmix.federation.state import MemoryStore, State, Store
-from trustmix.federation.training import (
+from trustmix.learners.base import Learner, Lesson
+from trustmix.learners.discriminator import train_discriminators
+from trustmix.learners.factory import make_learner
+from trustmix.learners.scoring import KeptScores, Refresh, density_samples, predict_features, score_inputs
+from trustmix.learners.training import (
     MIN_RISE,
     PATIENCE,
     DeviceConfig,
+    Job,
     Training,
-    TrainingJob,
     accuracy,
     agreement_samples,
     evaluate,
-    mixed_batches,
     predict,
-    train,
 )
 from trustmix.metrics import fit_temperature
 from trustmix.privacy import (
@@ -60,16 +59,20 @@ LabelSharing: TypeAlias = Literal["none", "inferred", "set", "counts"]
 
 @dataclass
 class ModelState:
-    """A client's model and optimiser while they are in memory."""
+    """What a client has learned, while it is in memory."""
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
+    learner: Learner
     stages: int = 0
     """How many private stages the model has behind it."""
     kept: KeptScores | None = None
     """The last scores, where the client keeps them over rounds."""
     temperature: float = 1.0
     """What its logits are divided by where it is evaluated and used, as fitted after the last distillation."""
+
+    @property
+    def model(self) -> nn.Module:
+        """What predicts."""
+        return self.learner.model
 
 
 @dataclass
@@ -138,6 +141,9 @@ class Client:
     _live: ModelState | None = field(default=None, init=False, repr=False)
     _round: int = field(default=0, init=False, repr=False)
     _own_test: Labelled | None = field(default=None, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}: {len(self.private)} private samples, round {self._round}>"
 
     def __post_init__(self) -> None:
         if self.ledger is None and self.privacy is not None and not self.privacy.simulated:
@@ -213,7 +219,7 @@ class Client:
         """Answer one request, training on the spot."""
         return _run_jobs(self.step_jobs(request))
 
-    def step_jobs(self, request: Request) -> Generator[TrainingJob, None, Reply]:
+    def step_jobs(self, request: Request) -> Generator[Job, None, Reply]:
         """Answer one request as a generator that yields its training jobs.
 
         The caller does each job before it goes on. That is all an engine needs to train many clients at once. A round
@@ -226,8 +232,8 @@ class Client:
 
         Yields
         ------
-        TrainingJob
-            What is to be trained next.
+        Job
+            What is to be learned next.
 
         Returns
         -------
@@ -248,7 +254,7 @@ class Client:
             self._live = None
         return reply
 
-    def _step_jobs(self, request: Request) -> Generator[TrainingJob, None, Reply]:
+    def _step_jobs(self, request: Request) -> Generator[Job, None, Reply]:
         state = self._resume(request.round)
         seconds: dict[str, float] = {}
         tested: dict[str, float] = {}
@@ -259,8 +265,8 @@ class Client:
             lesson = self.apply_server_message(state, request.round, request.teacher)
             if lesson is not None:
                 mixed = self.training.stages == "mixed"
-                job = self.mixed_job(request.round, lesson) if mixed else lesson
-                public_epochs, agreement = yield from self._distil(job, lesson, seconds)
+                job = self.public_job(state, request.round, lesson)
+                public_epochs, agreement = yield from self._distil(job, lesson, state.model, seconds)
         if request.round > 1:
             with _timed(seconds, "evaluate"):
                 tested = self._evaluate(state)
@@ -349,8 +355,7 @@ class Client:
     def _resume(self, round_: int) -> ModelState:
         """The state model if it is the newest state older than the round, else that state from the store."""
         if self._live is None or self._round >= round_:
-            model = self.hardware.to_device(self.model())
-            self._live = ModelState(model, self.training.make_optimizer(model.parameters()))
+            self._live = ModelState(make_learner(self.model(), self.training, self.hardware, self.architecture))
             stored = self.store.load_before(round_)
             if stored is not None:
                 self._validate_owner(stored[1])
@@ -367,16 +372,23 @@ class Client:
                 "remove the state to begin anew."
             )
 
-    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
-        """Take in what the server sent: the job of learning it, or None where that needs no training."""
-        teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
+    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> Lesson | None:  # noqa: ARG002
+        """Take in what the server sent: what there is to distil, or None where there is nothing."""
+        return Lesson(self.public.inputs, self.public.teacher(message, round_ - 1).to(self.hardware.device))
+
+    def public_job(self, state: ModelState, round_: int, lesson: Lesson) -> Job:
+        """The job of distilling a lesson."""
+        stage = "mixed" if self.training.stages == "mixed" else "public"
+        if stage == "mixed" and (self.dp_sgd_params is not None or self.training.augment != "none"):
+            raise TrustmixError("mixed batches can be neither trained with DP-SGD nor augmented; train in two stages")
         epochs = self.training.max_public_epochs(state.stages)
-        return self.make_job(state, "public", round_, self.public.inputs, teacher, epochs, "none")
+        generator = torch_generator(self.seed, "order", stage, self.id, round_)
+        return state.learner.distil(lesson, self.private, epochs=epochs, generator=generator)
 
     def _distil(
-        self, job: TrainingJob, lesson: TrainingJob, seconds: dict[str, float]
-    ) -> Generator[TrainingJob, None, tuple[int | None, float | None]]:
-        """Do a job that contains the lesson: the epochs that it took, and the agreement with the teacher.
+        self, job: Job, lesson: Lesson, model: nn.Module, seconds: dict[str, float]
+    ) -> Generator[Job, None, tuple[int | None, float | None]]:
+        """Do the job of a lesson: the epochs that it took, and the agreement with the teacher.
 
         Both are None where predictions are a secret.
         With public_epochs = "auto" every epoch is a job of its own, until `PATIENCE` of them have added little.
@@ -391,7 +403,7 @@ class Client:
             seconds["distil"] += part.seconds
             epochs += part.epochs
             with _timed(seconds, "evaluate"):
-                agreement = accuracy(lesson.model, inputs, classes, self.hardware)
+                agreement = accuracy(model, inputs, classes, self.hardware)
             idle = idle + 1 if agreement < highest + MIN_RISE else 0
             highest = max(highest, agreement)
             if idle == PATIENCE:
@@ -399,71 +411,22 @@ class Client:
         secret = self.privacy is not None and self.privacy.mechanism == "uploads"
         return (None, None) if secret else (epochs, agreement)
 
-    def mixed_job(self, round_: int, lesson: TrainingJob) -> TrainingJob:
-        """The job of learning a lesson and the client's own labels in the same batches; an epoch is over both."""
-        if self.dp_sgd_params is not None or self.training.augment != "none":
-            raise TrustmixError("mixed batches can be neither trained with DP-SGD nor augmented; train in two stages")
-        own = one_hot(self.private.labels, self.public.classes).to(lesson.targets)
-        generator = torch_generator(self.seed, "order", "mixed", self.id, round_)
-        sizes = len(self.private), len(lesson.inputs), self.training.batch
-        return replace(
-            lesson,
-            inputs=torch.cat([self.private.inputs, lesson.inputs]),
-            targets=torch.cat([own, lesson.targets]),
-            seed=int(torch.randint(2**62, (1,), generator=generator)),
-            order=[batch for _ in range(lesson.epochs) for batch in mixed_batches(*sizes, generator)],
-        )
-
     def _count_stage(self, state: ModelState) -> None:
         """One more stage on private labels, if the promise of privacy has one left."""
         if self.privacy is not None and state.stages >= self.privacy.rounds:
             raise TrustmixError(f"its promise of privacy is for {self.privacy.rounds} rounds, and these are spent")
         state.stages += 1
 
-    def private_job(self, state: ModelState, round_: int) -> TrainingJob:
-        """The job of learning from the client's own labels."""
+    def private_job(self, state: ModelState, round_: int) -> Job:
+        """The job of learning from the client's own labels; its order comes from a seed stream named by the round."""
         epochs = self.training.epochs if state.stages else self.training.first_epochs
         self._count_stage(state)
-        private, augment = self.private, self.training.augment
-        return self.make_job(
-            state, "private", round_, private.inputs, private.labels, epochs, augment, self.dp_sgd_params
-        )
-
-    def make_job(
-        self,
-        state: ModelState,
-        stage: str,
-        round_: int,
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
-        epochs: int,
-        augment: Augment,
-        noise: DPSGDParams | None = None,
-    ) -> TrainingJob:
-        """A training job of this client: its order of batches comes from a seed stream named by stage and round."""
-        if not self.training.keep_optimizer:
-            state.optimizer = self.training.make_optimizer(state.model.parameters())
-        private = self.privacy if noise is not None else None
-        if private is not None:
-            generator = private.generator(
-                self.seed, stage, self.id, round_
-            )  # which records a batch takes is a secret too
-        else:
-            generator = torch_generator(self.seed, "order", stage, self.id, round_)
-        return TrainingJob.of(
-            state.model,
-            state.optimizer,
-            inputs,
-            targets,
-            epochs=epochs,
-            generator=generator,
-            architecture=self.architecture,
-            training=self.training,
-            hardware=self.hardware,
-            augment=augment,
-            noise=noise,
-            secret=private is not None and not private.simulated,
-        )
+        noise, secret = self.dp_sgd_params, False
+        generator = torch_generator(self.seed, "order", "private", self.id, round_)
+        if noise is not None and self.privacy is not None:  # which records a batch takes is a secret too
+            generator = self.privacy.generator(self.seed, "private", self.id, round_)
+            secret = not self.privacy.simulated
+        return state.learner.fit(self.private, epochs=epochs, generator=generator, noise=noise, secret=secret)
 
     def make_upload(self, state: ModelState, request: Request) -> bytes:
         """Public inference, and scores of the density: fitted anew, or kept where `refresh` allows it."""
@@ -508,7 +471,7 @@ class Client:
             scores = standardize_scores(scores[chosen], scores)
         return KeptScores(round_, scores)
 
-    def _discriminate(self, round_: int, seconds: dict[str, float]) -> Generator[TrainingJob, None, KeptScores]:
+    def _discriminate(self, round_: int, seconds: dict[str, float]) -> Generator[Job, None, KeptScores]:
         """Train discriminators and score by them; they do not depend on the client's model, so once is enough."""
         jobs = train_discriminators(
             self.model,
@@ -569,10 +532,8 @@ def _log_figures(round_: int, overall: float | None, local: float | None) -> Non
 
 
 def _to_stored(state: ModelState) -> State:
-    """Model, buffers, optimiser and kept scores as tensors that safetensors can hold."""
-    tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
-    for index, entries in state.optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": value for name, value in entries.items() if value is not None}
+    """What was learned and the kept scores as tensors that safetensors can hold."""
+    tensors = state.learner.state_dict()
     facts: dict[str, float] = {"stages": state.stages, "temperature": state.temperature}
     if state.kept is not None:
         tensors |= {"scores": state.kept.scores}
@@ -586,25 +547,15 @@ def _restore(state: ModelState, stored: State) -> None:
     if "scores_round" in facts:
         state.kept = KeptScores(int(facts["scores_round"]), tensors["scores"])
     state.temperature = float(facts.get("temperature", 1.0))  # states of earlier versions have none
-    state.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
-    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
-    slots: dict[int, dict[str, Any]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, entry = name.split(".", 2)
-            parameter = parameters[int(index)]
-            # fused optimisers read their state in the parameter's memory order, which may be channels_last
-            own = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value)
-            slots.setdefault(int(index), {})[entry] = own.detach().copy_(value)
-    state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": slots})
+    state.learner.load_state_dict(tensors)
 
 
-def _run_jobs(jobs: Generator[TrainingJob, None, T]) -> T:
-    """Train what the generator yields, one job after another, and give its result."""
+def _run_jobs(jobs: Generator[Job, None, T]) -> T:
+    """Run what the generator yields, one job after another, and give its result."""
     with closing(jobs):
         try:
             while True:
-                train(next(jobs))
+                next(jobs).run()
         except StopIteration as end:
             result: T = end.value
             return result

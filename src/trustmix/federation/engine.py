@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from trustmix.federation.messages import Failure, Reply, Request
-from trustmix.federation.training import DeviceConfig
+from trustmix.learners.training import DeviceConfig
 from trustmix.registry import Registry
 
 

@@ -16,7 +16,7 @@ from trustmix.density import PrecomputedScores
 from trustmix.federation.client import ModelState
 from trustmix.federation.messages import Request
 from trustmix.federation.method import CLIENTS, METHODS, Method
-from trustmix.federation.scoring import predict_features
+from trustmix.learners.scoring import predict_features
 from trustmix.methods.selective_fd import NO_VOTE, VOTE, SelectiveClient, SelectiveFD
 from trustmix.wire import UPLOAD_ENCODERS
 

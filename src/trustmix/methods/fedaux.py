@@ -19,7 +19,7 @@ from trustmix.density.ratio import fit_balanced_logistic
 from trustmix.federation.client import Client, ModelState
 from trustmix.federation.messages import Request
 from trustmix.federation.method import CLIENTS, METHODS, Method
-from trustmix.federation.scoring import predict_features
+from trustmix.learners.scoring import predict_features
 from trustmix.wire import UPLOAD_ENCODERS
 
 PENALTY = 0.01

@@ -16,7 +16,7 @@ from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerCo
 from trustmix.federation.client import Client, ModelState
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.method import CLIENTS, METHODS, Method
-from trustmix.federation.training import TrainingJob
+from trustmix.learners import Lesson
 from trustmix.wire import fedavg_bytes
 
 MAX_SAMPLES = 2**40
@@ -87,7 +87,7 @@ class WeightedMean:
 class WeightClient(Client):
     """A client that starts each round from the server's weights and answers with its own."""
 
-    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
+    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> Lesson | None:
         """Take over the server's weights."""
         weights, _ = decode_weights(message, "server", round_ - 1, state.model.state_dict())
         state.model.load_state_dict(weights)

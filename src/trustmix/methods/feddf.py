@@ -14,7 +14,8 @@ from trustmix.federation.client import ModelState
 from trustmix.federation.distillation import teacher_metrics
 from trustmix.federation.messages import Reply
 from trustmix.federation.method import METHODS, Method
-from trustmix.federation.training import predict, train
+from trustmix.learners import Lesson, make_learner
+from trustmix.learners.training import predict
 from trustmix.methods.fedavg import FedAvg, Tensors, WeightedMean, encode_weights
 
 
@@ -37,11 +38,10 @@ class FedDF(FedAvg):
         """Distil the mean logits into the mean of all weights."""
         teacher = torch.softmax(self._logits.compute()["logits"], 1)
         model, student = self._model(self.mean.compute()), self.student
-        state = ModelState(model, student.training.make_optimizer(model.parameters()))
-        targets, epochs = teacher.to(student.hardware.device), student.training.max_public_epochs(self._round)
-        inputs = self.context.public.inputs
-        job = student.make_job(state, "public", self._round + 1, inputs, targets, epochs, "none")
-        train(job)
+        state = ModelState(make_learner(model, student.training, student.hardware), stages=self._round)
+        lesson = Lesson(self.context.public.inputs, teacher.to(student.hardware.device))
+        job = student.public_job(state, self._round + 1, lesson)
+        job.run()
         metrics = {
             **teacher_metrics(self.context, teacher),
             "concentration": 1 / self._logits.n_clients,

@@ -14,7 +14,7 @@ from trustmix.density import RATIO, PrecomputedScores
 from trustmix.federation.client import Client, ModelState
 from trustmix.federation.messages import Request
 from trustmix.federation.method import CLIENTS, METHODS, Method
-from trustmix.federation.scoring import score_inputs
+from trustmix.learners.scoring import score_inputs
 from trustmix.wire import UPLOAD_ENCODERS
 
 

@@ -16,8 +16,9 @@ from trustmix.federation.algorithm import RoundResult
 from trustmix.federation.client import ModelState
 from trustmix.federation.messages import Reply, Request
 from trustmix.federation.method import CLIENTS, METHODS, Method
-from trustmix.federation.optimizers import SGD
-from trustmix.federation.training import Training, TrainingJob
+from trustmix.learners import Job, Lesson, Training
+from trustmix.learners.optimizers import SGD
+from trustmix.learners.torch_learner import as_torch
 from trustmix.methods.fedavg import FedAvg, WeightClient, decode_weights, encode_weights
 from trustmix.wire import scaffold_bytes
 
@@ -73,31 +74,33 @@ class ScaffoldClient(WeightClient):
         # plain SGD has no state of its own to reset, and c_i must stay
         self.training = ScaffoldTraining(**{**asdict(self.training), "keep_optimizer": True})
 
-    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
+    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> Lesson | None:
         """Take over the server's weights, and the correction c - c_i."""
         sent, _ = decode_weights(message, "server", round_ - 1, _with_control(state.model))
         state.model.load_state_dict({name: value for name, value in sent.items() if not name.startswith(CONTROL)})
+        slots = as_torch(state.learner, "scaffold").optimizer.state
         for name, parameter in _trainable(state.model).items():
-            control = state.optimizer.state[parameter].get("control", torch.zeros_like(parameter))
+            control = slots[parameter].get("control", torch.zeros_like(parameter))
             correction = torch.empty_like(parameter).detach().copy_(sent[CONTROL + name]) - control
-            state.optimizer.state[parameter] = {"control": control, "correction": correction}
+            slots[parameter] = {"control": control, "correction": correction}
         return None
 
-    def private_job(self, state: ModelState, round_: int) -> TrainingJob:
+    def private_job(self, state: ModelState, round_: int) -> Job:
         """Remember where the local steps begin."""
+        slots = as_torch(state.learner, "scaffold").optimizer.state
         for parameter in _trainable(state.model).values():
-            state.optimizer.state[parameter]["begin"] = parameter.detach().clone()
+            slots[parameter]["begin"] = parameter.detach().clone()
         return super().private_job(state, round_)
 
     def make_upload(self, state: ModelState, request: Request) -> bytes:
         """The weights, and the change of the control variate by option II."""
-        changes = {}
+        changes, slots = {}, as_torch(state.learner, "scaffold").optimizer.state
         for name, parameter in _trainable(state.model).items():
-            slots = state.optimizer.state[parameter]
-            steps, descent = slots["step"], slots["begin"] - parameter.detach()
-            control = descent / (steps * self.training.lr) - slots["correction"]
-            changes[CONTROL + name] = control - slots["control"]
-            state.optimizer.state[parameter] = {"control": control}
+            own = slots[parameter]
+            steps, descent = own["step"], own["begin"] - parameter.detach()
+            control = descent / (steps * self.training.lr) - own["correction"]
+            changes[CONTROL + name] = control - own["control"]
+            slots[parameter] = {"control": control}
         return encode_weights({**state.model.state_dict(), **changes}, self.id, request.round, len(self.private))
 
 

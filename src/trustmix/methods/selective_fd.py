@@ -15,7 +15,8 @@ from trustmix.density import PrecomputedScores
 from trustmix.federation.client import Client, ModelState
 from trustmix.federation.messages import Request
 from trustmix.federation.method import CLIENTS, METHODS, Method
-from trustmix.federation.training import TrainingJob, predict
+from trustmix.learners import Lesson
+from trustmix.learners.training import predict
 from trustmix.wire import UPLOAD_ENCODERS
 
 KNOWN = 0.5
@@ -85,14 +86,13 @@ class SelectiveClient(Client):
         header = self.public.header(self.id, request.round)
         return UPLOAD_ENCODERS["scores"](logits, votes, header, self.codec)
 
-    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> TrainingJob | None:
+    def apply_server_message(self, state: ModelState, round_: int, message: bytes) -> Lesson | None:  # noqa: ARG002
         """Distil the samples whose label is far from uniform, whatever the codec."""
         teacher = self.public.teacher(message, round_ - 1).to(self.hardware.device)
         kept = (ambiguity(teacher) < self.max_ambiguity).nonzero().squeeze(1)
         if len(kept) < 2:
             return None  # batch norm needs two samples
-        inputs, epochs = self.public.inputs[kept], self.training.max_public_epochs(state.stages)
-        return self.make_job(state, "public", round_, inputs, teacher[kept], epochs, "none")
+        return Lesson(self.public.inputs[kept], teacher[kept])
 
 
 class SelectiveFD(SumAggregator):

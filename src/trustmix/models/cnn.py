@@ -9,7 +9,7 @@ from trustmix.models.registry import MODELS
 
 
 @MODELS.register("cnn")
-def cnn(shape: tuple[int, ...], classes: int, *, width: int = 16, layers: int = 2) -> nn.Module:
+def cnn(shape: tuple[int, ...], classes: int, *, width: int = 16, layers: int = 2, norm: bool = False) -> nn.Module:
     """Build a network of 3 x 3 convolutions, each followed by 2 x 2 max pooling, with a linear head.
 
     Parameters
@@ -22,6 +22,8 @@ def cnn(shape: tuple[int, ...], classes: int, *, width: int = 16, layers: int = 
         Channels of the first convolution. Each further convolution has twice as many as the one before.
     layers
         Number of convolutions.
+    norm
+        Whether each convolution is followed by batch norm.
 
     Returns
     -------
@@ -49,6 +51,8 @@ def cnn(shape: tuple[int, ...], classes: int, *, width: int = 16, layers: int = 
     modules: list[nn.Module] = []
     for before, after in pairwise(widths):
         # pooling before the ReLU gives the same numbers, as both keep the order, for a quarter of the ReLU's work
-        modules += [nn.Conv2d(before, after, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
+        modules.append(nn.Conv2d(before, after, 3, padding=1, bias=not norm))
+        modules += [nn.BatchNorm2d(after)] if norm else []
+        modules += [nn.MaxPool2d(2), nn.ReLU()]
     size = widths[-1] * (shape[1] // smallest) * (shape[2] // smallest)
     return nn.Sequential(*modules, nn.Flatten(), nn.Linear(size, classes))

@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from trustmix.attacks.byzantine_engine import validate_attack
 from trustmix.data import DATASETS, Augment
 from trustmix.density import DENSITIES, DISCRIMINATOR, RATIO, UNFITTED
-from trustmix.federation import ENGINES, OPTIMIZERS, LabelSharing, Refresh
-from trustmix.federation.training import Stages
+from trustmix.federation import ENGINES, LabelSharing
+from trustmix.learners import OPTIMIZERS, Refresh
+from trustmix.learners.training import Stages
 from trustmix.models import MODELS
 from trustmix.privacy import Mechanism
 from trustmix.registry import Registry

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from trustmix.federation import Training
+from trustmix.learners import Training
 from trustmix.theory.constants import (
     Alignment,
     Oracle,

@@ -15,10 +15,12 @@ from torch.nn.functional import one_hot
 
 from trustmix.data import Labelled, augment_batch
 from trustmix.errors import TrustmixError
-from trustmix.federation import DeviceConfig, DiskStore, Round, Training
+from trustmix.federation import DiskStore, Round
 from trustmix.federation.client import calibration_generator
-from trustmix.federation.scoring import density_samples, score_inputs
-from trustmix.federation.training import predict
+from trustmix.learners import DeviceConfig, Training
+from trustmix.learners.base import model_tensors
+from trustmix.learners.scoring import density_samples, score_inputs
+from trustmix.learners.training import predict
 from trustmix.models import ModelFactory
 from trustmix.seeds import derive_seed
 from trustmix.theory.analysis import Uploads
@@ -248,7 +250,7 @@ class TheoryProbe:
                 f"{folder} has no stored state of client {client}; the theory is measured on the run's checkpoint."
             )
         model = self.factories[int(client)]()
-        model.load_state_dict({name[6:]: tensor for name, tensor in state[0].items() if name.startswith("model.")})
+        model.load_state_dict(model_tensors(state[0]))
         return self.hardware.to_device(model)
 
     def _predict(self, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,8 @@ as it likes: alone (`train`), or together with the jobs of other clients.
 
 import math
 import time
-from collections.abc import Hashable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -17,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from trustmix.data import Augment, augment_batch
 from trustmix.errors import TrustmixError
-from trustmix.federation.optimizers import OPTIMIZERS
+from trustmix.learners.optimizers import OPTIMIZERS
 from trustmix.metrics import ClassificationMetrics
 from trustmix.privacy import DPSGDParams, dp_gradients, poisson_batches
 
@@ -92,8 +93,25 @@ class DeviceConfig:
         return model
 
 
+class Job(ABC):
+    """A stage of learning of one client; an engine runs it, alone or stacked with jobs like it."""
+
+    epochs: int
+    """How many times the samples are gone through."""
+    seconds: float
+    """How long it took; of jobs that were done together, the job's share."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Do the job alone."""
+
+    def split_epochs(self) -> "Sequence[Job]":
+        """Jobs that, done one after another, are this job; where it has no epochs, the job itself."""
+        return [self]
+
+
 @dataclass
-class TrainingJob:
+class TrainingJob(Job):
     """One training stage of one client: epochs of cross-entropy from where the model and its optimiser are.
 
     targets are labels (n,) in the private stage and a teacher (n, C) in the public one.
@@ -117,9 +135,7 @@ class TrainingJob:
     secret: torch.Generator | None = None
     """What its noise is drawn from, where no seed may repeat it."""
     epochs: int = 1
-    """How many times the samples are gone through."""
     seconds: float = 0.0
-    """How long it took; of jobs that were done together, the job's share."""
 
     @classmethod
     def of(
@@ -150,6 +166,10 @@ class TrainingJob:
         made.secret = generator if secret else None
         made.epochs = epochs
         return made
+
+    def run(self) -> None:
+        """Do the job alone."""
+        train(self)
 
     def split_epochs(self) -> "list[TrainingJob]":
         """One job for each epoch: done one after another, they take the same steps as this job."""

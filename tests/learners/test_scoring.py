@@ -10,9 +10,10 @@ from torch import nn
 import trustmix as tm
 from trustmix import Labelled, TrustmixError
 from trustmix.density import DENSITIES, roc_auc
-from trustmix.federation import DeviceConfig, DiskStore, Request
+from trustmix.federation import DiskStore, Request
 from trustmix.federation import client as client_module
-from trustmix.federation.scoring import Refresh, ScoredInputs, score_inputs
+from trustmix.learners import DeviceConfig
+from trustmix.learners.scoring import Refresh, ScoredInputs, score_inputs
 from trustmix.wire import decode_upload
 
 GENERATOR = torch.Generator().manual_seed(0)

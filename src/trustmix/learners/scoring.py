@@ -12,7 +12,7 @@ from torch import nn
 
 from trustmix.data import Labelled
 from trustmix.density import FEATURES, RATIO, Density, DensityRatio, resolve_density, standardize_scores
-from trustmix.federation.training import DeviceConfig, predict
+from trustmix.learners.training import DeviceConfig, predict
 from trustmix.models import WithFeatures
 
 Refresh: TypeAlias = Literal["every", "once"] | int

@@ -11,16 +11,17 @@ import trustmix as tm
 from trustmix import Labelled, Training
 from trustmix.density import roc_auc
 from trustmix.engines import ExecutionPlan
-from trustmix.federation import DiskStore, Request, TrainingJob
-from trustmix.federation import discriminator as module
-from trustmix.federation.discriminator import (
+from trustmix.federation import DiskStore, Request
+from trustmix.learners import TrainingJob
+from trustmix.learners import discriminator as module
+from trustmix.learners.discriminator import (
     FOLDS,
     WEIGHT_DECAY,
     DiscriminatorTraining,
     balanced_batches,
     count_steps,
 )
-from trustmix.federation.training import predict
+from trustmix.learners.training import predict
 from trustmix.wire import decode_upload
 
 CENTRES = 3 * torch.eye(4, 8)
@@ -79,9 +80,10 @@ def test_every_public_sample_is_scored_by_a_model_that_has_not_seen_it(monkeypat
     of = client()
     jobs = of.step_jobs(Request(1))
     for job in jobs:
+        assert isinstance(job, TrainingJob)
         if isinstance(job.training, DiscriminatorTraining):
             seen[job.model] = job.inputs
-        tm.federation.train(job)
+        job.run()
     assert len(seen) == len(asked) == FOLDS
     rows = [{tuple(row) for row in inputs.tolist()} for inputs in (*seen.values(), *asked.values())]
     calibration = {tuple(row) for row in of.calibration.inputs.tolist()}
@@ -102,7 +104,7 @@ def test_batches_are_half_private_and_pass_over_the_larger_side_in_every_epoch()
 
 
 def test_the_steps_that_are_foreseen_are_those_that_are_trained() -> None:
-    steps = [len(job.order) for job in client()._discriminate(1, {})]
+    steps = [len(job.order) for job in client()._discriminate(1, {}) if isinstance(job, TrainingJob)]
     assert sum(steps) == count_steps(80, 200, 16)
 
 
@@ -116,7 +118,8 @@ def test_discriminators_learn_as_the_client_does_with_weight_decay(optimizer: st
 def discriminators(of: tm.Client, round_: int) -> int:
     made: list[TrainingJob] = []
     for job in of.step_jobs(Request(round_)):
-        tm.federation.train(job)
+        assert isinstance(job, TrainingJob)
+        job.run()
         made += [job] if isinstance(job.training, DiscriminatorTraining) else []
     return len(made)
 

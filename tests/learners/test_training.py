@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from trustmix.data import Augment, augment_batch
 from trustmix.engines.vectorized import stack_key
-from trustmix.federation import DeviceConfig, Training, TrainingJob, train
-from trustmix.federation.training import batches, predict
+from trustmix.learners import DeviceConfig, Training, TrainingJob, train
+from trustmix.learners.training import batches, predict
 
 
 @settings(deadline=None)

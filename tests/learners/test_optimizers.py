@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from trustmix.federation.optimizers import OPTIMIZERS
+from trustmix.learners.optimizers import OPTIMIZERS
 
 
 def trained_weights(kind: type[torch.optim.Optimizer]) -> torch.Tensor:
@@ -52,7 +52,7 @@ def test_hooks_of_a_step_run_once_and_a_closure_gives_the_loss() -> None:
 def test_training_does_not_import_the_compiler() -> None:
     code = """
 import sys, torch
-from trustmix.federation.optimizers import OPTIMIZERS
+from trustmix.learners.optimizers import OPTIMIZERS
 for name in OPTIMIZERS.names():
     model = torch.nn.Linear(2, 1)
     optimizer = OPTIMIZERS.get(name)(model.parameters(), lr=0.1, fused=True)

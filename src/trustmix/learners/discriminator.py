@@ -13,8 +13,8 @@ from torch import nn
 
 from trustmix.data import Labelled
 from trustmix.density import center_log_ratio
-from trustmix.federation.optimizers import OPTIMIZERS
-from trustmix.federation.training import DeviceConfig, Training, TrainingJob, predict
+from trustmix.learners.optimizers import OPTIMIZERS
+from trustmix.learners.training import DeviceConfig, Training, TrainingJob, predict
 from trustmix.seeds import torch_generator
 
 EPOCHS = 5

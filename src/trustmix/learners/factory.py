@@ -1,0 +1,36 @@
+"""Which learner a model needs."""
+
+from collections.abc import Hashable
+
+from torch import nn
+
+from trustmix.learners.base import Learner
+from trustmix.learners.torch_learner import TorchLearner
+from trustmix.learners.training import DeviceConfig, Training
+
+
+def make_learner(
+    model: nn.Module, training: Training, hardware: DeviceConfig, architecture: Hashable = None
+) -> Learner:
+    """The learner of a model.
+
+    Parameters
+    ----------
+    model
+        The initial model, which the learner changes.
+    training
+        How it learns.
+    hardware
+        What computes; the model is moved there.
+    architecture
+        Equal for models that differ in their parameters only.
+
+    Returns
+    -------
+    Learner
+        A `TorchLearner`.
+
+    >>> make_learner(nn.Linear(4, 2), Training(), DeviceConfig()).model.out_features
+    2
+    """
+    return TorchLearner(hardware.to_device(model), training, hardware, architecture)
