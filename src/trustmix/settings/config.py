@@ -338,6 +338,9 @@ class AttackConfig(ConfigModel):
 
     kind: str | None = Field(None, description="what they do; no client lies if not set")
     share: Chance = Field(0.2, description="part of the clients that lie")
+    sees: Literal["uploads", "teacher"] = Field(
+        "uploads", description="what liars know: the honest uploads of the round, or the last teacher alone"
+    )
 
     @field_validator("kind")
     @classmethod
