@@ -69,6 +69,7 @@ def run_command(
     from trustmix.cli.progress import comparison_table, run_display
     from trustmix.experiment.run import run
     from trustmix.report import load_study, write_report
+    from trustmix.report.headline import warnings
     from trustmix.settings.recipe import Recipe
 
     changes = overrides or []
@@ -78,8 +79,11 @@ def run_command(
     console = make_console(quiet=quiet)
     with run_display(console) as callbacks, log_to_console(console):
         history = run(loaded, out=folder, resume=resume, overwrite=overwrite, callbacks=callbacks)
-    page = write_report(load_study([folder]), folder / "report.html")
+    study = load_study([folder])
+    page = write_report(study, folder / "report.html")
     console.print(comparison_table({history.rounds[-1].method: history}))
+    for warning in warnings(study):
+        console.print(warning, soft_wrap=True, highlight=False, markup=False)
     left_out = sum(len(line.failed) for line in history.rounds)
     if left_out:
         console.print(f"{left_out} answers were left out; rounds.jsonl and the report say why.")
@@ -99,6 +103,9 @@ def sweep_command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs side by side; if not set, what cores and memory allow.")
     ] = None,
+    hours: Annotated[
+        float | None, typer.Option(help="Time for this call; what is left is printed, and the same command goes on.")
+    ] = None,
     allow_code: AllowCode = False,
     quiet: Quiet = False,
 ) -> None:
@@ -107,7 +114,8 @@ def sweep_command(
     Example: trustmix sweep digits --over rule=avg,uwa,suwa --over split.classes_per_client=2,3,5 --seeds 3
     """
     from trustmix.cli.progress import sweep_display
-    from trustmix.sweeps.sweep import parse_over, parse_seeds, sweep
+    from trustmix.sweeps.grid import parse_over, parse_seeds
+    from trustmix.sweeps.sweep import sweep
     from trustmix.sweeps.table_formats import to_markdown, to_rich_table
 
     swept, changes = parse_over(over), overrides or []
@@ -115,12 +123,18 @@ def sweep_command(
     folder = out or Path("sweeps") / _default_name(recipe, [*swept, *changes])
     console = make_console(quiet=quiet)
     with sweep_display(console) as show_progress:
-        result = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, show_progress)
+        result = sweep(recipe, swept, parse_seeds(seeds), folder, changes, jobs, show_progress, hours)
     if console.is_terminal:
         console.print(to_rich_table(result.table))
     else:
         console.print(to_markdown(result.table), markup=False, soft_wrap=True)
     console.print(f"Tables: {folder}/table.md, table.tex, table.csv, runs.csv", soft_wrap=True, highlight=False)
+    if result.left:
+        console.print(
+            f"Left: {len(result.left)} runs; the same command goes on with them.", soft_wrap=True, highlight=False
+        )
+        for name in result.left:
+            console.print(name, soft_wrap=True, highlight=False, markup=False)
     if result.failed:
         reasons = [f"{name}: {reason}" for name, reason in result.failed.items()]
         typer.echo("\n".join([f"Failed: {len(reasons)}. The same command tries again.", *reasons]), err=True)
