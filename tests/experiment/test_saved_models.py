@@ -216,7 +216,7 @@ def test_predictions_as_csv_are_those_of_the_npz_file_and_can_be_mixed(digits: P
         (["RUN", "empty.npz"], "has no array x (inputs) or x_test"),
         (["RUN", "words.npz"], "inputs must be numbers"),
         (["RUN", "labels.npz"], "2 inputs but labels of shape (3,)"),
-        (["RUN", "t.csv"], "is a table of texts, but the model takes inputs (1, 8, 8)"),
+        (["RUN", "t.csv"], "is a table, but the model takes inputs (1, 8, 8)"),
         (["RUN", "t.doc"], "is neither an npz file"),
         (["RUN", "."], "holds no images"),
         (["RUN", "digits", "--out", "p.txt"], "must end in .npz or .csv"),
