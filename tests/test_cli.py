@@ -1,5 +1,6 @@
 """The command line as a user meets it: what it prints, and its exit codes."""
 
+import json
 import logging
 import re
 import subprocess
@@ -29,13 +30,17 @@ def test_the_demo_shows_that_density_beats_averaging_and_leaves_a_report(tmp_pat
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.search(
         r"With 2 of 10 classes at each client, AVG reaches ([\d.]+) %, UWA ([\d.]+) % and sUWA ([\d.]+) %; "
-        r"alone they reach ([\d.]+) %: weighing each prediction by density is worth ([\d.]+) points over averaging\.",
+        r"alone they reach ([\d.]+) %: weighing each prediction by the paper's density is worth ([\d.]+) points over "
+        r"averaging\. With density ratios, by those who hold a class, trust reaches ([\d.]+) %\.",
         result.stdout,
     )
     assert found, result.stdout
-    avg, uwa, suwa, alone, gain = map(float, found.groups())
-    assert min(uwa, suwa) > avg + 15
+    avg, uwa, suwa, alone, gain, trust = map(float, found.groups())
+    assert trust > max(uwa, suwa) > min(uwa, suwa) > avg + 15
     assert avg > alone
+    for rule in ("uwa", "suwa", "trust"):
+        last = json.loads((tmp_path / "demo" / rule / "rounds.jsonl").read_text().splitlines()[-1])
+        assert last["ece_mean"] < 0.1, f"{rule}: its clients are not as sure as they are right"
     assert gain == pytest.approx(max(uwa, suwa) - avg, abs=0.11)
     page = (tmp_path / "demo" / "report.html").read_text()
     pattern = r"<h1>\w+ brings 20 clients to ([\d.]+)\s%, ([\d.]+) points over AVG; alone they reach ([\d.]+)\s%"

@@ -203,7 +203,7 @@ def test_a_classifier_is_only_saved_for_transformers_where_it_computes_the_same(
         (["RUN", "empty.npz"], "has no array x (inputs) or x_test"),
         (["RUN", "words.npz"], "inputs must be numbers"),
         (["RUN", "labels.npz"], "2 inputs but labels of shape (3,)"),
-        (["RUN", "t.csv"], "is a table of texts, but the model takes inputs (1, 8, 8)"),
+        (["RUN", "t.csv"], "is a table, but the model takes inputs (1, 8, 8)"),
         (["RUN", "t.doc"], "is neither an npz file"),
         (["RUN", "."], "holds no images"),
         (["RUN", "digits", "--out", "p.csv"], "must end in .npz"),

@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import re
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from trustmix.cli.app import (
     handle_errors,
     log_to_console,
     make_console,
+    printable,
 )
 from trustmix.errors import TrustmixError
 
@@ -144,6 +146,29 @@ def check_command(
     for name, count in data.class_counts().items():
         typer.echo(f"  {name}: {count}")
     typer.echo("The model takes these inputs and gives one number a class.")
+
+
+@app.command("export")
+@handle_errors
+def export_command(
+    node: Annotated[Path, typer.Argument(help="A node's file, see the documentation of deployments.")],
+    run: Annotated[
+        str | None, typer.Option("--run", help="The id of a run in the node's state; the last one if not set.")
+    ] = None,
+) -> None:
+    """Export the newest model of a node, at any round; `join` does so when a run ends.
+
+    Example: trustmix export node.toml
+    """
+    _require_flower()
+    from trustmix.deploy.export import describe_card, export_model, find_run
+    from trustmix.deploy.node import NodeConfig
+
+    config = NodeConfig.load(node)
+    if run is not None and not re.fullmatch("[0-9a-f]{16}", run):
+        raise TrustmixError(f'"{run}" (--run) is not the id of a run; {config.state_folder} has a folder for each.')
+    text = describe_card(export_model(config, find_run(config, run)), config.model_folder)
+    typer.echo(printable(f"{text[0].upper()}{text[1:]}"))
 
 
 def _parse_address(text: str) -> tuple[str, int]:

@@ -15,9 +15,11 @@ MAX_PRINTED = 10
 @app.command("predict")
 @handle_errors
 def predict_command(
-    folder: Annotated[Path, typer.Argument(help="The run directory.")],
+    folder: Annotated[Path, typer.Argument(help="The run directory, or the model folder of a node.")],
     data: Annotated[str, typer.Argument(help="An npz file, a table, a folder of images, or a data set's name.")],
-    client: Annotated[str, typer.Option(help="Whose model: a client's number, or student.")] = "0",
+    client: Annotated[
+        str | None, typer.Option(help="Whose model: a client's number, or student; 0 if there are several.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="The npz file of the predictions.")] = Path("predictions.npz"),
     allow_code: AllowCode = False,
 ) -> None:

@@ -39,7 +39,7 @@ def demo_command(
     from trustmix.report import load_study, write_report
     from trustmix.settings.recipe import Recipe
 
-    recipe = Recipe.load("demo", [f"seed={seed}"])
+    recipe = Recipe.load("demo", [f"seed={seed}", "train.calibrate=true"])
     console = make_console()
     console.print(
         f"{recipe.clients} clients, {recipe.split.classes_per_client} digit classes each, {recipe.rounds} rounds"

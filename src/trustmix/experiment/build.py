@@ -191,10 +191,16 @@ def _wrap_engine(recipe: Recipe, engine: Engine, public: Public) -> Engine:
     """The engine with the attackers and the faults of the recipe."""
     if recipe.attack.kind is not None:
         engine = ByzantineEngine(
-            engine, public, recipe.attack.kind, recipe.attack.share, codec=recipe.wire.up, seed=recipe.seed
+            engine,
+            public,
+            recipe.attack.kind,
+            recipe.attack.share,
+            sees=recipe.attack.sees,
+            codec=recipe.wire.up,
+            seed=recipe.seed,
         )
-    if recipe.faults.crash or recipe.faults.late:
-        engine = FaultInjectionEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
+    if any(recipe.faults.model_dump().values()):
+        engine = FaultInjectionEngine(engine, **recipe.faults.model_dump(), seed=recipe.seed)
     return engine
 
 

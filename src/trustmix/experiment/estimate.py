@@ -102,6 +102,7 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
         "engine.store=memory",
         "faults.crash=0",
         "faults.late=0",
+        "faults.slow=0",
     ]
     with build_federation(Recipe.load(recipe, without_faults)) as experiment:
         clients = list(experiment.clients)

@@ -220,6 +220,15 @@ class Recipe(ConfigModel):
         return self
 
     @model_validator(mode="after")
+    def _late(self) -> "Recipe":
+        if self.participation.late == "next" and self.wire.delta:
+            raise ValueError(
+                "wire.delta sends differences to the last teacher, which a late upload does not know; set "
+                "participation.late = drop or wire.delta = false"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _attack(self) -> "Recipe":
         if self.attack.kind == "labels" and self.wire.labels == "none":
             raise ValueError("attack.kind = labels lies about label sets, which wire.labels = none does not share")
