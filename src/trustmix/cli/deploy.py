@@ -164,7 +164,9 @@ def export_command(
         str | None, typer.Option("--run", help="The id of a run in the node's state; the last one if not set.")
     ] = None,
 ) -> None:
-    """Export the newest model of a node, at any round; `join` does so when a run ends.
+    """Export the newest model of a node, at any round.
+
+    `join` does so when a run ends.
 
     Example: trustmix export node.toml
     """

@@ -39,7 +39,7 @@ def settings_command(
         str | None, typer.Argument(help="A section, such as split or train; all if not given.", show_default=False)
     ] = None,
 ) -> None:
-    """List the settings of a recipe with defaults, meanings and choices.
+    """List the settings of a recipe, with their meanings.
 
     Example: trustmix settings split
     """
