@@ -74,6 +74,7 @@ def plan_command(
 
     from trustmix.cli.progress import format_bytes, format_duration
     from trustmix.experiment.estimate import estimate_cost
+    from trustmix.experiment.resources import BUSY, machine_load
     from trustmix.settings.recipe import Recipe
 
     console = make_console()
@@ -86,6 +87,8 @@ def plan_command(
     stages = f"{format_duration(cost.training_seconds)} training, {format_duration(cost.predicting_seconds)} predicting"
     about = "up to" if loaded.train.public_epochs == "auto" else "about"
     console.print(f"time: {about} {format_duration(cost.seconds)} ({stages})", highlight=False)
+    if (load := machine_load()) > BUSY:
+        console.print(f"The machine is busy, with {load:.0f} times the load of its cores; free cores take less time.")
     console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
     if cost.epsilon is not None:
         first, later, total = cost.epsilon

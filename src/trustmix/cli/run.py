@@ -185,65 +185,6 @@ def sweep_command(
         raise typer.Exit(1)
 
 
-<<<<<<< HEAD
-=======
-@app.command("recipes")
-@handle_errors
-def recipes_command() -> None:
-    """List the built-in recipes.
-
-    Example: trustmix recipes
-    """
-    from trustmix.settings.recipe import builtin_recipes
-
-    for name, line in builtin_recipes().items():
-        typer.echo(f"{name:15} {line}")
-
-
-@app.command("plan")
-@handle_errors
-def plan_command(
-    recipe: RecipeName,
-    overrides: Overrides = None,
-    allow_code: AllowCode = False,
-) -> None:
-    """Estimate the cost of a run in time, memory and bytes by timing a few steps; nothing is written.
-
-    Example: trustmix plan fashion --set rounds=50
-    """
-    from rich.table import Column, Table
-
-    from trustmix.cli.progress import format_bytes, format_duration
-    from trustmix.experiment.estimate import estimate_cost
-    from trustmix.experiment.resources import BUSY, machine_load
-    from trustmix.settings.recipe import Recipe
-
-    console = make_console()
-    loaded = Recipe.load(recipe, overrides or [])
-    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
-    cost = estimate_cost(loaded)
-    models = ", ".join(f"{count:,}" for count in cost.parameters)
-    console.print(f"{cost.clients} clients, {cost.rounds} rounds, parameters: {models}", highlight=False)
-    console.print(f"engine: {cost.engine}", soft_wrap=True, highlight=False)
-    stages = f"{format_duration(cost.training_seconds)} training, {format_duration(cost.predicting_seconds)} predicting"
-    about = "up to" if loaded.train.public_epochs == "auto" else "about"
-    console.print(f"time: {about} {format_duration(cost.seconds)} ({stages})", highlight=False)
-    if (load := machine_load()) > BUSY:
-        console.print(f"The machine is busy, with {load:.0f} times the load of its cores; free cores take less time.")
-    console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
-    if cost.epsilon is not None:
-        first, later, total = cost.epsilon
-        console.print(
-            f"privacy: epsilon {first:.3g} in the first round, {later:.3g} in a later one, {total:.3g} in all",
-            highlight=False,
-        )
-    table = Table("one client, all rounds", Column("sends", justify="right"), Column("receives", justify="right"))
-    for name, (up, down) in {**cost.messages, **cost.weights}.items():
-        table.add_row(name, format_bytes(up), format_bytes(down))
-    console.print(table)
-
-
->>>>>>> main
 def _default_name(recipe: str, changes: Sequence[str]) -> str:
     """A directory name made of the recipe and its changes; a long name is cut and ends in a hash."""
     name = ",".join([Path(recipe).stem, *changes]).replace("/", "_")
