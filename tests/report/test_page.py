@@ -190,7 +190,7 @@ def test_bars_of_trust_have_one_scale_and_shares_are_not_called_probabilities(sh
         assert bar["width"] / whole["width"] == pytest.approx(share / 100, abs=0.02)
     card = page.locator(".card").first.inner_text()
     assert "probability" in card
-    assert "share of trust" in card
+    assert "shares of trust" in card
 
 
 @pytest.mark.slow

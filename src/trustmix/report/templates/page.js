@@ -194,11 +194,11 @@ if (trustData) {
     const voters = mostTrusted.map(({ client, vote, share }) => make("li", {},
       make("span", {}, `client ${client}`),
       make("span", { class: "bar" }, make("i", { style: `width:${(100 * share).toFixed(1)}%` })),
-      make("span", {}, `${percent(share)}, predicts `, make("b", { class: mark(vote) }, name(vote)))));
+      make("span", {}, `${percent(share)} for `, make("b", { class: mark(vote) }, name(vote)))));
     const truth = one.truth < 0 ? make("p", { class: "quiet" }, "truth unknown") : make("p", {}, "truth ", bold(name(one.truth)));
     const node = make("li", { class: sample.image ? "card" : "card texts" }, look, make("div", {}, truth,
       make("p", {}, "teacher ", make("b", { class: mark(one.teacher) }, name(one.teacher)), `, probability ${percent(one.sure)}`),
-      make("p", { class: "quiet" }, "share of trust:"),
+      make("p", { class: "quiet" }, "shares of trust and predicted classes"),
       make("ul", { class: "voters", "aria-label": "the most trusted clients, each with its share of trust" }, ...voters),
       make("p", { class: "quiet" }, `${one.others} of ${one.votes.length} clients predict another class`)));
     Object.assign(node.dataset, { sample: one.index, disputed: one.disputed.toFixed(4), wrong: one.wrong.toFixed(4) });
