@@ -186,8 +186,8 @@ def class_estimates(upload: Upload, known: ClassShares) -> tuple[torch.Tensor, t
     held = shares.nonzero().squeeze(1)
     q = upload.predictions.index_select(1, held).to(torch.float64)
     scale = 1 / (len(shares) * shares[held])
-    share = ratio / q.sum(1).clamp_min(torch.finfo(torch.float64).tiny)
-    return ratio, q.mul_(share.unsqueeze(1)).mul_(scale).clamp_(max=1).to(torch.float32), shares
+    q.div_(q.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny))  # first: a ratio over tiny is infinite
+    return ratio, q.mul_(ratio.unsqueeze(1)).mul_(scale).clamp_(max=1).to(torch.float32), shares
 
 
 def bounded_votes(shares: torch.Tensor) -> torch.Tensor:

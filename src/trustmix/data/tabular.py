@@ -65,7 +65,7 @@ def table(
     rows = read_table(file)
     names, indices = select_classes(read_labels(rows, label, file, "data.label"), classes)
     features = list(columns) if columns else [name for name in rows if name != label]
-    inputs = _read_features(rows, features, file)
+    inputs = read_features(rows, features, file)
     labels = torch.tensor(indices)
     samples = Labelled(inputs[labels >= 0], labels[labels >= 0])
     train, held_out = split_off_test(samples, len(names), test, file.name)
@@ -99,7 +99,7 @@ def shared(path: Path | None = None, *, classes: Sequence[str], columns: Sequenc
     file = resolve_user_path(path, "shared", "a table of numbers or an npz file")
     if table_format(file):
         rows = read_table(file)
-        inputs = _read_features(rows, list(columns) if columns else list(rows), file)
+        inputs = read_features(rows, list(columns) if columns else list(rows), file)
         public = Labelled(inputs, torch.full((len(inputs),), -1))
     else:
         arrays = read_npz(file)
@@ -134,8 +134,33 @@ def feature_names(path: Path, columns: Sequence[str] | None) -> list[str] | None
     return (list(columns) if columns else list(read_table(file))) if table_format(file) else None
 
 
-def _read_features(rows: Table, names: Sequence[str], path: Path) -> torch.Tensor:
-    """Return the named columns as a tensor (n, features)."""
+def read_features(rows: Table, names: Sequence[str], path: Path) -> torch.Tensor:
+    """Return columns of numbers as a tensor.
+
+    Parameters
+    ----------
+    rows
+        The table.
+    names
+        The columns, in the order of the features.
+    path
+        The file of the table, for messages.
+
+    Returns
+    -------
+    torch.Tensor
+        (n, features) of float32.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no column, a column is missing, or a field is no number.
+
+    Examples
+    --------
+    >>> read_features(Table({"legs": ["4", "2"]}), ["legs"], Path("animals.csv")).tolist()
+    [[4.0], [2.0]]
+    """
     if not names:
         raise TrustmixError(f"{path} has no column of numbers beside the label.")
     return torch.stack([_parse_numbers(column(rows, name, path, "data.columns"), name, path) for name in names], 1)
