@@ -18,7 +18,7 @@ def test_a_wheel_runs_the_demo_command_from_any_directory_without_the_repository
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("trustmix-*.whl")
     venv.create(tmp_path / "env", with_pip=True)
-    python = tmp_path / "env" / "bin" / "python"
+    python = str(tmp_path / "env" / "bin" / "python")
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
     subprocess.run(install, check=True, env=clean)
@@ -31,7 +31,7 @@ def test_a_wheel_runs_the_demo_command_from_any_directory_without_the_repository
         [python, "-c", where], cwd=tmp_path / "elsewhere", env=clean, check=True, capture_output=True, text=True
     )
     assert Path(found.stdout.strip()).is_relative_to(tmp_path / "env")
-    demo = [tmp_path / "env" / "bin" / "trustmix", "demo", "--out", "out"]
+    demo = [str(tmp_path / "env" / "bin" / "trustmix"), "demo", "--out", "out"]
     result = subprocess.run(demo, cwd=tmp_path / "elsewhere", env=clean, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "elsewhere" / "out" / "report.html").exists()
