@@ -17,9 +17,9 @@ import torch
 from trustmix import Recipe
 from trustmix.density import roc_auc
 from trustmix.experiment.build import build_federation
-from trustmix.federation import Client, train
-from trustmix.federation.scoring import density_samples, score_inputs
-from trustmix.federation.training import accuracy
+from trustmix.federation import Client
+from trustmix.learners.scoring import density_samples, score_inputs
+from trustmix.learners.training import accuracy
 
 RESULTS = Path(__file__).parent / "results" / "own_classes.jsonl"
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "own_classes.svg"

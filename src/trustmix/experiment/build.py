@@ -438,7 +438,7 @@ def validate_privacy(recipe: Recipe, inputs: torch.Tensor, clients: Sequence[Cli
         return
     if recipe.privacy.mechanism == "training":
         for client in clients[: len(recipe.models)]:
-            validate_dp_model(client.model(), probe_inputs(inputs))
+            validate_dp_model(client.build_model(), probe_inputs(inputs))
     for client in clients:
         records = len(client.private)
         if recipe.privacy.delta * records >= 1:

@@ -112,7 +112,7 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
         raise TrustmixError("A trial of some training steps failed; `trustmix run` shows which client fails and why.")
     exchanges = recipe.method.exchanges == "predictions"
     kinds = list({client.architecture: client for client in clients}.values())
-    parameters = tuple(sum(p.numel() for p in client.model().parameters()) for client in kinds)
+    parameters = tuple(sum(p.numel() for p in client.build_model().parameters()) for client in kinds)
     asked = recipe.participation.fraction
     return CostEstimate(
         len(clients),
@@ -163,7 +163,7 @@ def _predicting_seconds(
     """
     each = []
     for client in kinds:
-        model = plan.hardware.to_device(client.model())
+        model = plan.hardware.to_device(client.build_model())
         inputs = client.public.inputs[:TRIAL_SAMPLES].to(plan.hardware.device)
         predict(model, inputs[:2], plan.hardware)
         begin = time.perf_counter()
@@ -183,7 +183,7 @@ def _messages(client: Client, rounds: int) -> dict[str, tuple[int, int]]:
     calibration = calibration[torch.arange(min(TRIAL_SAMPLES, len(calibration)))].to("cpu")
     inputs = public.inputs[:TRIAL_SAMPLES].cpu()
     kind = "gaussians" if client.density == DISCRIMINATOR else client.density  # any scores take as many bytes
-    scored = score_inputs(client.model(), calibration, inputs, DeviceConfig(), kind, client.standardise)
+    scored = score_inputs(client.build_model(), calibration, inputs, DeviceConfig(), kind, client.standardise)
     logits, density = scored.logits, PrecomputedScores(scored.scores)
     header = MessageHeader("0", 1, public.fingerprint, len(logits), public.classes)
     scale = rounds * len(public.inputs) / len(logits)
