@@ -53,7 +53,7 @@ def measure(width: int, samples: int, seed: int) -> Iterator[dict[str, Any]]:
     test = client.test[torch.isin(client.test.labels, classes)]
     own = torch.isin(labels, classes)
     for epoch, job in enumerate(client.private_job(state, 1).split_epochs(), 1):
-        train(job)
+        job.run()
         if epoch in EPOCHS:
             line: dict[str, Any] = {"width": width, "samples": samples, "seed": seed, "epochs": epoch}
             line["own_accuracy"] = accuracy(state.model, test.inputs, test.labels, client.hardware)
@@ -94,8 +94,8 @@ def drawing(lines: list[dict[str, Any]]) -> str:
         "accuracy on own classes</text>"
     )
     parts.append(
-        f'<text x="{width / 2}" y="{height - 14}" text-anchor="middle">accuracy on own classes; a dot is a client after '
-        "1 to 20 epochs, larger with more samples (250 to 5,000)</text>"
+        f'<text x="{width / 2}" y="{height - 14}" text-anchor="middle">accuracy on own classes; one dot: a client '
+        "after 1 to 20 epochs, larger with more samples (250 to 5,000)</text>"
     )
     size_ = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     body = "\n".join(parts)

@@ -19,7 +19,8 @@ for module, name in ((os, "fork"), (os, "sched_getaffinity"), (os, "sysconf"), (
 import trustmix
 
 names = [module.name for module in pkgutil.walk_packages(trustmix.__path__, "trustmix.", lambda name: None)]
-core = [name for name in names if not name.startswith("trustmix.deploy") and not name.endswith("__main__")]
+needs_flower = ("trustmix.deploy", "trustmix.transport")
+core = [name for name in names if not name.startswith(needs_flower) and not name.endswith("__main__")]
 for name in core:
     importlib.import_module(name)
 print(len(core))

@@ -45,7 +45,7 @@ __all__ = [
 if TYPE_CHECKING:
     from trustmix.aggregation.base import Aggregator, SumAggregator, Teacher, Upload
     from trustmix.aggregation.trust import Trust
-    from trustmix.aggregation.weighted_average import Accumulator, mix
+    from trustmix.aggregation.weighted_average import Accumulator
     from trustmix.data.dataset import Dataset, Labelled
     from trustmix.density.gaussians import ClassGaussians
     from trustmix.engines.local import LocalEngine
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from trustmix.federation.server import Federation, Participation
     from trustmix.federation.state import Checkpoint
     from trustmix.learners.training import Training
+    from trustmix.methods.mixing import mix
     from trustmix.settings.recipe import Recipe
     from trustmix.sweeps.sweep import sweep
 
@@ -91,7 +92,7 @@ else:
         "TrustmixError": "errors",
         "Upload": "aggregation.base",
         "load_model": "experiment.saved_models",
-        "mix": "aggregation.weighted_average",
+        "mix": "methods.mixing",
         "run": "experiment.run",
         "sweep": "sweeps.sweep",
     }

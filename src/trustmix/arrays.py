@@ -165,7 +165,7 @@ def to_float_tensor(array: ArrayLike, name: str) -> torch.Tensor:
 
 
 def _numpy_floats(array: ArrayLike) -> np.ndarray[Any, Any]:
-    found = np.ascontiguousarray(array)  # torch takes no reversed arrays
+    found = np.require(array, requirements=("C", "W"))  # torch takes no reversed arrays, and warns of read-only ones
     return found if found.dtype in (np.float16, np.float32, np.float64) else found.astype(np.float64)
 
 

@@ -122,12 +122,12 @@ def test_a_rule_that_needs_label_sets_refuses_an_upload_without() -> None:
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"predictions": [[0.5, 0.4]]}, "client north: row 0 of the predictions sums to 0.9"),
-        ({"predictions": [[0.0, 1.0], [0.5, 0.4]]}, "row 1 of the predictions sums to 0.9, smallest entry 0.4"),
-        ({"predictions": [[0.0, 1.0], [-0.5, 1.5]]}, "row 1 of the predictions sums to 1, smallest entry -0.5"),
-        ({"predictions": [[0.5, 0.4985]]}, "row 0 of the predictions sums to 0.9985"),
-        ({"predictions": [[0.5, 0.5015]]}, "row 0 of the predictions sums to 1.00"),
-        ({"predictions": torch.tensor([[0.5, 0.525]]).half()}, "row 0 of the predictions sums to 1.02"),
+        ({"predictions": [[0.5, 0.4]]}, "client north: row 1 of the predictions sums to 0.9"),
+        ({"predictions": [[0.0, 1.0], [0.5, 0.4]]}, "row 2 of the predictions sums to 0.9, smallest entry 0.4"),
+        ({"predictions": [[0.0, 1.0], [-0.5, 1.5]]}, "row 2 of the predictions sums to 1, smallest entry -0.5"),
+        ({"predictions": [[0.5, 0.4985]]}, "row 1 of the predictions sums to 0.9985"),
+        ({"predictions": [[0.5, 0.5015]]}, "row 1 of the predictions sums to 1.00"),
+        ({"predictions": torch.tensor([[0.5, 0.525]]).half()}, "row 1 of the predictions sums to 1.02"),
         ({"predictions": np.zeros((2, 0))}, r"predictions have the shape \(2, 0\)"),
         ({"predictions": np.ones((1, 1, 1))}, r"predictions have the shape \(1, 1, 1\)"),
         ({"predictions": [[0.5, 0.5]], "class_counts": [1]}, r"class counts have the shape \(1,\) and the sum 1"),

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustmix.aggregation import Upload, client_weights, mix, vote_agreement_weights
+from trustmix import mix
+from trustmix.aggregation import Upload, client_weights, vote_agreement_weights
 from trustmix.federation import METHODS
 
 

@@ -13,9 +13,8 @@ from scipy.stats import rankdata
 
 from trustmix import TrustmixError
 from trustmix.aggregation import Accumulator, Aggregator, Median, StateDict, Teacher, Upload
-from trustmix.aggregation.guard import (
-    Guard,
-    GuardedAggregator,
+from trustmix.aggregation.guard import Guard, GuardedAggregator
+from trustmix.aggregation.guard_bounds import (
     cap_share,
     clip_scores,
     effective_weight,
@@ -354,7 +353,7 @@ def test_forty_clients_without_scores_have_the_regrets_and_weights_of_the_formul
 def test_a_consensus_that_never_settles_is_left_after_four_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = [torch.tensor([0.1, 0.1, 0.1, 0.1, much], dtype=torch.float64) for much in (0.45, 0.5, 0.45, 0.55, 0.45)]
     left = iter(passes)
-    monkeypatch.setattr("trustmix.aggregation.guard._regrets", lambda *_: next(left))
+    monkeypatch.setattr("trustmix.aggregation.guard_bounds._regrets", lambda *_: next(left))
     regret, weights = regret_weights(
         [torch.full((3, 2), 0.5)] * 5, None, [None] * 5, torch.ones(5, dtype=torch.float64)
     )
@@ -454,7 +453,7 @@ def test_clients_who_agree_more_once_others_are_lowered_are_no_reason_to_lower_s
 ) -> None:
     passes = iter([[0.4, 0.4, 0.5, 0.5, 1.3], [0.1, 0.1, 0.1, 0.7, 1.3], [0.1, 0.1, 0.1, 0.7, 1.3]])
     monkeypatch.setattr(
-        "trustmix.aggregation.guard._regrets", lambda *_: torch.tensor(next(passes), dtype=torch.float64)
+        "trustmix.aggregation.guard_bounds._regrets", lambda *_: torch.tensor(next(passes), dtype=torch.float64)
     )
     some = [torch.full((3, 2), 0.5)] * 5
     _, weights = regret_weights(some, None, [None] * 5, torch.ones(5, dtype=torch.float64))

@@ -194,14 +194,14 @@ GOOD = np.array([[0.5, 0.5], [0.2, 0.8]])
 @pytest.mark.parametrize(
     ("predictions", "scores", "sentence"),
     [
-        ([[0.5, np.nan]], None, r"client 0: predictions: the entry at \(0, 1\) is nan"),
+        ([[0.5, np.nan]], None, r"client 1 of 1: predictions: the entry at \(0, 1\) is nan"),
         ([[3.0, -1.0]], None, "must be probabilities"),
         ([[1.5, -0.5]], None, "smallest entry -0.5"),
         ([0.5, 0.5], None, r"must be \(N, C\)"),
         (np.zeros((0, 2)), None, r"must be \(N, C\)"),
         (GOOD, [0.0], "one a sample"),
-        (GOOD, [0.0, np.nan], "the score of sample 1 is nan"),
-        (GOOD, ["a", "b"], "client 0: scores: expected an array of numbers"),
+        (GOOD, [0.0, np.nan], "the score of sample 2 is nan"),
+        (GOOD, ["a", "b"], "client 1 of 1: scores: expected an array of numbers"),
     ],
 )
 def test_a_bad_upload_is_refused_with_its_place(predictions: Any, scores: Any, sentence: str) -> None:

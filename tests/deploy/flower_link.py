@@ -23,7 +23,7 @@ from trustmix.wire import encode_public_set
 
 HEARTBEAT_INTERVAL = 1e6
 """Seconds between heartbeats, of which these nodes send none."""
-TIMEOUT = 20.0
+TIMEOUT = 240.0
 """Seconds to wait for nodes."""
 RUN = "0123456789abcdef"
 PUBLIC = tm.Public(torch.rand(30, 4, generator=torch.Generator().manual_seed(0)), classes=2)

@@ -117,7 +117,7 @@ GOOD = {"predictions": PREDICTIONS[0], "scores": SCORES[0]}
         ({"probs": PREDICTIONS[0]}, "holds neither predictions nor logits (N, C); it has probs"),
         ({"predictions": LOGITS[0], "scores": SCORES[0]}, "they must be probabilities"),
         ({"predictions": PREDICTIONS[0]}, "either all files have them or none"),
-        ({"predictions": PREDICTIONS[0][:, :3] / 0.5, "scores": SCORES[0]}, "row 0 of the predictions sums to"),
+        ({"predictions": PREDICTIONS[0][:, :3] / 0.5, "scores": SCORES[0]}, "row 1 of the predictions sums to"),
         ({"predictions": PREDICTIONS[0], "scores": SCORES[0][:7]}, "scores have the shape (7,)"),
         ({"predictions": np.array([["a", "b"]]), "scores": [1.0]}, "it must hold numbers"),
         ({"logits": LOGITS[0][0], "scores": SCORES[0]}, "logits have the shape (4,)"),

@@ -50,7 +50,7 @@ def test_runs_of_a_sweep_without_a_round_are_listed_with_the_reason(tmp_path: Pa
     (folder / "rule=avg" / "seed-0" / "rounds.jsonl").unlink()
     (folder / "rule=avg" / "seed-0.log").write_text("Traceback\nValueError: boom\n")
     assert load_study([folder]).missing == {"rule=avg/seed-0": "ValueError: boom"}
-    (folder / "rule=suwa" / "seed-0" / "rounds.jsonl").write_text("")
+    (folder / "rule=suwa" / "seed-0" / "rounds.jsonl").unlink()
     with pytest.raises(TrustmixError, match="holds no finished round"):
         load_study([folder])
     (folder / "sweep.json").write_text("[]")

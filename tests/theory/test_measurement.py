@@ -9,8 +9,9 @@ import pytest
 from trustmix import StorageError
 from trustmix.theory.measurement import Measurement, append_measurement, read_measurements
 
-NUMBERS = {field.name: 0.5 for field in fields(Measurement) if field.name not in ("round", "method", "reference")}
-MEASUREMENT = Measurement(round=1, method="uwa", reference="model", **NUMBERS)  # type: ignore[arg-type]
+GIVEN = {"round": 1, "method": "uwa", "reference": "model", "clients": 20}
+NUMBERS = {field.name: 0.5 for field in fields(Measurement) if field.name not in GIVEN}
+MEASUREMENT = Measurement(**GIVEN, **NUMBERS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("measurement", [MEASUREMENT, replace(MEASUREMENT, alpha=math.inf, pl=None, label_error=None)])

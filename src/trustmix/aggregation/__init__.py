@@ -6,7 +6,7 @@ from trustmix.aggregation.guard import Guard, GuardedAggregator, guarded
 from trustmix.aggregation.robust import BatchAggregator, Cronus, ExpGuard, GeometricMedian, Median
 from trustmix.aggregation.robust_trust import RobustTrust
 from trustmix.aggregation.trust import ClassShares, Trust, bounded_ratio
-from trustmix.aggregation.weighted_average import Accumulator, mix
+from trustmix.aggregation.weighted_average import Accumulator
 from trustmix.aggregation.weighted_logits import WeightedLogits
 
 __all__ = [
@@ -31,6 +31,5 @@ __all__ = [
     "bounded_ratio",
     "client_weights",
     "guarded",
-    "mix",
     "vote_agreement_weights",
 ]

@@ -63,6 +63,11 @@ class Upload:
     weight: float = 1.0
     spec: ArraySpec = field(default_factory=lambda: ArraySpec("torch", torch.float32))
 
+    def __repr__(self) -> str:
+        samples, classes = self.predictions.shape
+        parts = [name for name in ("scores", "class_counts") if getattr(self, name) is not None]
+        return f"<Upload of {self.client}: {' and '.join(['predictions', *parts])}, {samples} x {classes}>"
+
     @classmethod
     def from_arrays(
         cls,
@@ -95,7 +100,7 @@ class Upload:
         >>> Upload.from_arrays("north", [[0.9, 0.2]])
         Traceback (most recent call last):
         ...
-        trustmix.errors.TrustmixError: client north: row 0 of the predictions sums to 1.1, smallest entry 0.2; ...
+        trustmix.errors.TrustmixError: client north: row 1 of the predictions sums to 1.1, smallest entry 0.2; ...
         """
         source = f"client {client}" if source is None else source
         q = validate_predictions(predictions, source).cpu()
@@ -119,6 +124,11 @@ class Teacher(Generic[A]):
     """(N,): chi(x) = sum_i w_i(x)^2, between 1/M (all weights equal) and 1 (one client alone)."""
     clients: int
     """M: how many uploads are in it."""
+
+    def __repr__(self) -> str:
+        samples, classes = self.probabilities.shape
+        mean = float(self.effective_clients.mean())
+        return f"<Teacher of {samples} samples x {classes} classes: {mean:.1f} of {self.clients} clients, effectively>"
 
     @property
     def effective_clients(self) -> A:
@@ -149,6 +159,9 @@ class Aggregator(ABC):
         self._spec: ArraySpec | None = None
         self._shape: tuple[int, int] | None = None
         self._tracked_weights: dict[str, torch.Tensor] = {}
+
+    def __repr__(self) -> str:
+        return f"<{self.label or type(self).__name__}: {self.n_clients} uploads so far>"
 
     @abstractmethod
     def fold(self, upload: Upload) -> None:
@@ -429,7 +442,7 @@ def validate_predictions(predictions: ArrayLike, source: str) -> torch.Tensor:
     to_finite_tensor(q, f"{source}: predictions")
     row = int(torch.nonzero(~on | (q < 0).any(1))[0])
     raise TrustmixError(
-        f"{source}: row {row} of the predictions sums to {q[row].sum():.4g}, smallest entry {q[row].min():.4g}; "
+        f"{source}: row {row + 1} of the predictions sums to {q[row].sum():.4g}, smallest entry {q[row].min():.4g}; "
         "they must be probabilities (the softmax of the logits)."
     )
 
@@ -443,7 +456,7 @@ def validate_scores(scores: ArrayLike, samples: int, source: str) -> torch.Tenso
         )
     if bool(score.isnan().any()):
         raise TrustmixError(
-            f"{source}: the score of sample {int(score.isnan().nonzero()[0])} is nan; it must be a number."
+            f"{source}: the score of sample {int(score.isnan().nonzero()[0]) + 1} is nan; it must be a number."
         )
     return score.clamp(-MAX_SCORE, MAX_SCORE)
 

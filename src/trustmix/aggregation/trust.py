@@ -14,6 +14,7 @@ mean of q_i over the client's own data. Where all clients hold all classes alike
 """
 
 import math
+from array import array
 from typing import Self
 
 import torch
@@ -54,14 +55,25 @@ def bounded_ratio(scores: torch.Tensor, largest: float) -> torch.Tensor:
     >>> bounded_ratio(torch.tensor([1000.0, 1000.0, 0.0, 0.0]), largest=2.0).round(decimals=9).tolist()
     [2.0, 2.0, 0.0, 0.0]
     """
-    log_ratio, samples = scores.to(torch.float64), len(scores)
-    ordered = log_ratio.sort(descending=True).values
-    rest = torch.logcumsumexp(ordered.flip(0), 0).flip(0)
-    left = samples - largest * torch.arange(samples, dtype=torch.float64)  # with that many samples at the bound
-    shift = left.clamp_min(0).log() - rest
-    fits = (left > 0) & (ordered + shift <= math.log(largest) + 1e-12)
-    n_bounded = int(fits.to(torch.int8).argmax()) if bool(fits.any()) else int((left > 0).sum()) - 1
-    return (log_ratio + shift[n_bounded]).clamp(max=math.log(largest)).exp().clamp_min(MIN_RATIO)
+    return _Tails(scores).bounded(largest)
+
+
+class _Tails:
+    """Scores (N,) in order and the log-sums of their tails, from which the ratio of any bound follows."""
+
+    def __init__(self, scores: torch.Tensor) -> None:
+        self.log_ratio = scores.to(torch.float64)
+        self.ordered = self.log_ratio.sort(descending=True).values
+        self.rest = torch.logcumsumexp(self.ordered.flip(0), 0).flip(0)
+        self.places = torch.arange(len(scores), dtype=torch.float64)
+
+    def bounded(self, largest: float) -> torch.Tensor:
+        """The ratio (N,), at most `largest`, with mean 1."""
+        left = len(self.places) - largest * self.places  # with that many samples at the bound
+        shift = left.clamp_min(0).log() - self.rest
+        fits = (left > 0) & (self.ordered + shift <= math.log(largest) + 1e-12)
+        n_bounded = int(fits.to(torch.int8).argmax()) if bool(fits.any()) else int((left > 0).sum()) - 1
+        return (self.log_ratio + shift[n_bounded]).clamp(max=math.log(largest)).exp().clamp_min(MIN_RATIO)
 
 
 class ClassShares:
@@ -77,7 +89,8 @@ class ClassShares:
     """
 
     def __init__(self) -> None:
-        self.by_client: dict[str, torch.Tensor] = {}
+        self._rows: dict[str, int] = {}
+        self._numbers = array("d")  # of all clients in turn: a tensor for each would take ten times the memory
 
     def ratio_and_shares(self, upload: Upload) -> tuple[torch.Tensor, torch.Tensor]:
         """How familiar each sample is to a client, and what part of its data each class is.
@@ -95,25 +108,40 @@ class ClassShares:
         scores = upload.scores
         if scores is None:
             scores = torch.zeros(len(upload.predictions), dtype=torch.float64)
+        tails = _Tails(scores)
         if upload.class_counts is not None:
             shares = (upload.class_counts / upload.class_counts.sum()).to(torch.float64)
-        elif upload.client in self.by_client:
-            shares = self.by_client[upload.client]
+        elif upload.client in self._rows:
+            shares = self._remembered(upload.client)
         else:
-            shares = self.by_client[upload.client] = estimate_shares(upload.predictions.to(torch.float64), scores)
-        return bounded_ratio(scores, largest_ratio(shares)), shares
+            shares = _estimate_shares(upload.predictions.to(torch.float64), tails)
+            self._remember(upload.client, shares)
+        return tails.bounded(largest_ratio(shares)), shares
 
     def merge(self, other: "ClassShares") -> None:
         """Take over what the other remembers of further clients."""
-        self.by_client = {**other.by_client, **self.by_client}
+        for client in other._rows.keys() - self._rows.keys():
+            self._remember(client, other._remembered(client))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What is remembered."""
-        return {f"{SHARES}{client}": shares for client, shares in self.by_client.items()}
+        return {f"{SHARES}{client}": self._remembered(client) for client in self._rows}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Remember what another one did."""
-        self.by_client = {key[len(SHARES) :]: value for key, value in state.items() if key.startswith(SHARES)}
+        self._rows, self._numbers = {}, array("d")
+        for key, shares in state.items():
+            if key.startswith(SHARES):
+                self._remember(key[len(SHARES) :], shares)
+
+    def _remember(self, client: str, shares: torch.Tensor) -> None:
+        self._rows[client] = len(self._rows)
+        self._numbers.frombytes(shares.numpy().tobytes())
+
+    def _remembered(self, client: str) -> torch.Tensor:
+        classes = len(self._numbers) // len(self._rows)
+        start = self._rows[client] * classes
+        return torch.frombuffer(self._numbers[start : start + classes], dtype=torch.float64)
 
 
 SHARES = "shares/"
@@ -140,10 +168,13 @@ def estimate_shares(predictions: torch.Tensor, scores: torch.Tensor) -> torch.Te
     torch.Tensor
         Of sum 1; 0 for classes that the client seems not to hold.
     """
-    classes = predictions.shape[1]
-    largest = float(classes)
+    return _estimate_shares(predictions, _Tails(scores))
+
+
+def _estimate_shares(predictions: torch.Tensor, tails: _Tails) -> torch.Tensor:
+    largest = float(predictions.shape[1])
     for _ in range(PRIOR_STEPS):
-        seen = bounded_ratio(scores, largest) @ predictions
+        seen = tails.bounded(largest) @ predictions
         shares = torch.where(seen >= MIN_HELD * seen.max(), seen, 0.0)
         shares = shares / shares.sum()
         largest = largest_ratio(shares)

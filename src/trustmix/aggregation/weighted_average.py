@@ -5,78 +5,17 @@ The sum is folded one upload at a time in O(N*C) memory, whatever the number of 
 the scores; two folds merge into the fold of all their uploads, so servers may form a tree.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Self
 
 import torch
 
-from trustmix.aggregation.base import Aggregator, StateDict, Teacher, Upload
+from trustmix.aggregation.base import Aggregator, StateDict, Upload
 from trustmix.aggregation.client_weights import client_weights, shrink
-from trustmix.aggregation.trust import Trust
-from trustmix.arrays import AnyArray, ArrayLike
 from trustmix.errors import TrustmixError
 
 PARTS = ("peak", "weight", "square", "mixed")
 """The running maximum of l, and, relative to it, sum w, sum w^2 (N,) and sum w q (N, C)."""
-
-
-def mix(
-    predictions: AnyArray | Sequence[ArrayLike],
-    scores: AnyArray | Sequence[ArrayLike] | None = None,
-    *,
-    tau: float = 0.25,
-    label_sets: Sequence[Iterable[int]] | None = None,
-) -> Teacher[Any]:
-    """Mix the clients' predictions, sample by sample, by their scores.
-
-    Parameters
-    ----------
-    predictions
-        (M, N, C), probabilities; or a list of one array (N, C) a client.
-    scores
-        (M, N), log-likelihoods; None where all clients weigh alike.
-    tau
-        The temperature: 0 averages, 1 is the paper's UWA, 0.25 its sUWA.
-    label_sets
-        The classes that each client holds: the rule is then `Trust`, whose scores are log-ratios, and tau does not
-        count.
-
-    Returns
-    -------
-    Teacher
-        In the kind of array that the predictions came as.
-
-    Raises
-    ------
-    TrustmixError
-        If an array has the wrong shape, or values that it cannot have.
-
-    >>> import numpy as np
-    >>> q = np.array([[[0.9, 0.1]], [[0.2, 0.8]]])
-    >>> teacher = mix(q, np.array([[0.0], [-50.0]]), tau=1.0)
-    >>> teacher.probabilities.round(6).tolist(), teacher.effective_clients.round(6).tolist()
-    ([[0.9, 0.1]], [1.0])
-    >>> mix(q).probabilities.round(6).tolist()
-    [[0.55, 0.45]]
-    """
-    for what, given in (("scores", scores), ("label sets", label_sets)):
-        if given is not None and len(predictions) != len(given):
-            raise TrustmixError(f"predictions are of {len(predictions)} clients and {what} of {len(given)}.")
-    rule: Aggregator = Accumulator(tau) if label_sets is None else Trust()
-    for index, client in enumerate(predictions):
-        score = None if scores is None else scores[index]
-        counts = None if label_sets is None else _class_counts(label_sets[index], len(client[0]))
-        rule.update(Upload.from_arrays(str(index), client, score, class_counts=counts))
-    return rule.compute()
-
-
-def _class_counts(held: Iterable[int], classes: int) -> torch.Tensor:
-    """A label set as counts (C,): 1 for each class held."""
-    named, counts = sorted(set(held)), torch.zeros(classes, dtype=torch.int64)
-    if not named or named[0] < 0 or named[-1] >= classes:
-        raise TrustmixError(f"a label set is {named}; it must name some of the classes 0 to {classes - 1}.")
-    counts[named] = 1
-    return counts
 
 
 class Accumulator(Aggregator):

@@ -1,7 +1,8 @@
-"""Callbacks of a run: the recorder of client weights, and experiment trackers."""
+"""Callbacks of a run: the progress bar, the recorder of client weights, and experiment trackers."""
 
 from trustmix.callbacks.mlflow import MLflow
+from trustmix.callbacks.progress_bar import ProgressBar, in_notebook
 from trustmix.callbacks.tensorboard import TensorBoard
 from trustmix.callbacks.trust_log import RoundTrust, TrustRecorder
 
-__all__ = ["MLflow", "RoundTrust", "TensorBoard", "TrustRecorder"]
+__all__ = ["MLflow", "ProgressBar", "RoundTrust", "TensorBoard", "TrustRecorder", "in_notebook"]

@@ -37,6 +37,9 @@ class Labelled:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        return f"<Labelled: {len(self)} samples of shape {tuple(self.inputs.shape[1:])}>"
+
     def to(self, device: str) -> "Labelled":
         """Return the samples on a device.
 
@@ -94,6 +97,13 @@ class Dataset:
     public: Labelled | None = None
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+
+    def __repr__(self) -> str:
+        public = "" if self.public is None else f", {len(self.public)} public"
+        return (
+            f"<Dataset {self.name}: {len(self.train)} training and {len(self.test)} test samples{public}, "
+            f"shape {self.shape}, {self.classes} classes>"
+        )
 
     @property
     def classes(self) -> int:

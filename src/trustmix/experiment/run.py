@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trustmix.callbacks import MLflow, TensorBoard
+from trustmix.callbacks import MLflow, ProgressBar, TensorBoard, in_notebook
 from trustmix.data.inference import InputSpec
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.build import Experiment, build_federation, model_factories
@@ -14,6 +14,7 @@ from trustmix.federation import Callback, History
 from trustmix.federation.callbacks import running
 from trustmix.learners import Training
 from trustmix.settings.recipe import Recipe
+from trustmix.settings.toml_settings import toml_value
 from trustmix.theory.callback import TheoryCallback
 from trustmix.theory.probe import TheoryProbe
 
@@ -24,7 +25,9 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
+    **settings: object,
 ) -> History:
     """Run a recipe.
 
@@ -38,8 +41,12 @@ def run(
         Whether to resume the run in the directory.
     overwrite : bool
         Whether to replace a run that is in the directory.
+    progress : bool, optional
+        Whether to show a progress bar; by default one is shown in notebooks.
     callbacks : sequence of Callback
         Observers of the run.
+    **settings
+        Changes of the recipe, such as `rounds=2` or `split={"classes_per_client": 3}`; other keys of a section stay.
 
     Returns
     -------
@@ -53,11 +60,13 @@ def run(
 
     Examples
     --------
-    >>> history = run({"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}})
+    >>> history = run("digits", rounds=1, clients=5, split={"samples_per_client": 40})
     >>> history.best_accuracy > 0.1
     True
     """
-    recipe = Recipe.load(recipe)
+    recipe = Recipe.load(recipe, _changes(settings))
+    if in_notebook() if progress is None else progress:
+        callbacks = [*callbacks, ProgressBar()]
     if out is None:
         _require_directory(recipe, resume=resume, overwrite=overwrite)
         with build_federation(recipe, callbacks=callbacks) as experiment, running(callbacks, []):
@@ -69,6 +78,25 @@ def run(
     observers = [*make_callbacks(recipe, record), *callbacks]
     with build_federation(recipe, record, callbacks=observers) as experiment:
         return _run_and_record(experiment, record, observers, overwrite=overwrite)
+
+
+def _changes(settings: Mapping[str, object]) -> list[str]:
+    """Settings given as keyword arguments, as the command line has them; of a section, each key by itself."""
+    found = []
+    for key, value in settings.items():
+        inner = (
+            {f"{key}.{name}": entry for name, entry in value.items()} if isinstance(value, Mapping) else {key: value}
+        )
+        for name, entry in inner.items():
+            try:
+                found += [] if entry is None else [f"{name}={toml_value(_plain(entry))}"]
+            except TypeError as error:
+                raise TrustmixError(f"{name} is {entry!r}; a recipe takes texts, numbers and lists of them.") from error
+    return found
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
 
 
 def _run_and_record(

@@ -143,6 +143,9 @@ class Client:
     _round: int = field(default=0, init=False, repr=False)
     _own_test: Labelled | None = field(default=None, init=False, repr=False)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}: {len(self.private)} private samples, round {self._round}>"
+
     def __post_init__(self) -> None:
         if self.ledger is None and self.privacy is not None and not self.privacy.simulated:
             self.ledger = PrivacyLedger(self.privacy.epsilon, self.privacy.delta)

@@ -1,12 +1,21 @@
-"""The record of a run: one `Round` per line of rounds.jsonl, and the figures of summary.json."""
+"""The record of a run: one `Round` per line of rounds.jsonl, and the figures of summary.json.
 
+A `History` is a sequence of rounds that a notebook shows as a table, and that pandas and matplotlib take, if installed.
+"""
+
+import html
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, overload
 
 from trustmix import storage
+from trustmix.errors import TrustmixError
+from trustmix.imports import require_extra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ROUND_FORMAT = 1
 """The version of a line of rounds.jsonl."""
@@ -26,6 +35,21 @@ SUMMARY_TYPES: dict[str, Any] = {
     "colour": int | str | None,
 }
 """The fields of summary.json."""
+
+
+WALL = "wall"
+"""The key of the seconds that have passed, among those by stage."""
+COUNTED = ("participants", "failed")
+"""Fields of a round of which a table has the number."""
+SHOWN = ("round", "accuracy_mean", "local_accuracy_mean", "teacher_accuracy", "effective_clients", "seconds")
+"""The columns of a history in a notebook."""
+PLOTTED = {
+    "accuracy_mean": "clients, all classes",
+    "local_accuracy_mean": "clients, own classes",
+    "teacher_accuracy": "teacher, public set",
+    "student_accuracy": "server's student",
+}
+"""The curves of `History.plot`."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +109,27 @@ class Round:
     """What the guard did to a client: the fraction of its scores that was lowered, its regret, the weight that it kept,
     and the number of replies beyond the first, which were dropped."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by stage, summed over clients."""
+    """Seconds by stage, summed over clients; `wall`: those that have passed since the round before."""
+
+    def __repr__(self) -> str:
+        shown = {"accuracy": self.accuracy_mean, "teacher": self.teacher_accuracy}
+        figures = "".join(f", {name} {100 * value:.1f} %" for name, value in shown.items() if value is not None)
+        return f"<Round {self.round} of {self.method}: {len(self.participants)} clients{figures}>"
+
+    def scalars(self) -> dict[str, float | str | None]:
+        """The figures of the round as a whole, by name; of lists and failures their number, of times the sum."""
+        found = {}
+        for name, value in ((entry.name, getattr(self, entry.name)) for entry in fields(self)):
+            if name in COUNTED:
+                found[name] = len(value)
+            elif not isinstance(value, dict):
+                found[name] = value
+        return found | {"seconds": self.total_seconds}
+
+    @property
+    def total_seconds(self) -> float:
+        """The seconds that have passed; of runs that did not record them, the sum over stages and clients."""
+        return self.seconds.get(WALL, sum(self.seconds.values()))
 
     def to_json(self) -> str:
         """Format the round as one line of JSON, with the version of its format."""
@@ -121,16 +165,123 @@ class Round:
 
 
 @dataclass(frozen=True)
-class History:
-    """All rounds of a run.
+class History(Sequence[Round]):
+    """All rounds of a run, as a sequence.
 
     Examples
     --------
-    >>> History([Round(1, "suwa", accuracy_mean=0.5), Round(2, "suwa", accuracy_mean=0.4)]).best_round
-    1
+    >>> history = History([Round(1, "suwa", accuracy_mean=0.5), Round(2, "suwa", accuracy_mean=0.4)])
+    >>> history
+    <History of 2 rounds of suwa: best accuracy 50.0 % in round 1>
+    >>> len(history), history[-1].accuracy_mean, [line.round for line in history]
+    (2, 0.4, [1, 2])
     """
 
     rounds: Sequence[Round]
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    @overload
+    def __getitem__(self, index: int) -> Round: ...
+    @overload
+    def __getitem__(self, index: slice) -> "History": ...
+    def __getitem__(self, index: int | slice) -> "Round | History":
+        return History(self.rounds[index]) if isinstance(index, slice) else self.rounds[index]
+
+    def __iter__(self) -> Iterator[Round]:
+        return iter(self.rounds)
+
+    def __repr__(self) -> str:
+        number = f"{len(self)} round{'s' * (len(self) != 1)}"
+        if not self.rounds:
+            return f"<History of {number}>"
+        best = self.best_accuracy
+        accuracy = "" if best is None else f": best accuracy {100 * best:.1f} % in round {self.best_round}"
+        return f"<History of {number} of {self.rounds[-1].method}{accuracy}>"
+
+    def _repr_html_(self) -> str:
+        """A table of the rounds, which notebooks show."""
+        head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in SHOWN)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{_cell(name, line.scalars()[name])}</td>" for name in SHOWN) + "</tr>"
+            for line in self.rounds
+        )
+        caption = html.escape(repr(self)[1:-1])
+        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+    def to_frame(self, field: str | None = None) -> Any:
+        """The rounds as a DataFrame of pandas.
+
+        Parameters
+        ----------
+        field
+            A field of a round with one figure per client, such as "accuracy"; without it the figures of each round.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per round, whose number is the index. A column for each figure that some round has, or for each
+            client.
+
+        Raises
+        ------
+        TrustmixError
+            If pandas is not installed, or there is no such field by client.
+
+        Examples
+        --------
+        >>> history = History([Round(1, "suwa", accuracy_mean=0.5, accuracy={"0": 0.4, "1": 0.6})])
+        >>> history.to_frame()["accuracy_mean"].tolist(), history.to_frame("accuracy").loc[1].tolist()
+        ([0.5], [0.4, 0.6])
+        """
+        pandas = require_extra("pandas", "History.to_frame", "notebook")
+        index = pandas.Index([line.round for line in self.rounds], name="round")
+        if field is not None:
+            by_client = [entry.name for entry in fields(Round) if entry.default_factory is dict]
+            if field not in by_client:
+                raise TrustmixError(f'A round has no "{field}" by client; it has {", ".join(by_client)}.')
+            return pandas.DataFrame([getattr(line, field) for line in self.rounds], index=index)
+        rows = [line.scalars() for line in self.rounds]
+        known = {name for row in rows for name, value in row.items() if value is not None} - {"round"}
+        names = [entry.name for entry in fields(Round) if entry.name in known]
+        return pandas.DataFrame({name: [row[name] for row in rows] for name in names}, index=index)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the accuracies over the rounds.
+
+        Parameters
+        ----------
+        ax
+            The axes of matplotlib to draw on; new ones by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes, one curve for each accuracy that is known.
+
+        Raises
+        ------
+        TrustmixError
+            If matplotlib is not installed.
+
+        Examples
+        --------
+        >>> history = History([Round(1, "suwa", accuracy_mean=0.5), Round(2, "suwa", accuracy_mean=0.6)])
+        >>> import matplotlib; matplotlib.use("agg")
+        >>> history.plot().get_xlabel()
+        'round'
+        """
+        pyplot = require_extra("matplotlib.pyplot", "History.plot", "notebook")
+        axes: Axes = pyplot.subplots()[1] if ax is None else ax
+        for name, label in PLOTTED.items():
+            known = [(line.round, 100 * value) for line in self.rounds if (value := getattr(line, name)) is not None]
+            if known:
+                axes.plot(*zip(*known, strict=True), marker=".", label=label)
+        axes.set(xlabel="round", ylabel="accuracy, %")
+        axes.locator_params(axis="x", integer=True)
+        axes.legend()
+        return axes
 
     @property
     def best_accuracy(self) -> float | None:
@@ -164,7 +315,14 @@ class History:
             "paper_bytes_up": sum(r.paper_bytes_up for r in self.rounds),
             "client_bytes_up": dict(sum((Counter(r.client_bytes_up) for r in self.rounds), Counter())),
             "client_bytes_down": dict(sum((Counter(r.client_bytes_down) for r in self.rounds), Counter())),
-            "seconds": round(sum(sum(r.seconds.values()) for r in self.rounds), 3),
+            "seconds": round(sum(r.total_seconds for r in self.rounds), 3),
             "epsilon": max((r.epsilon for r in self.rounds if r.epsilon is not None), default=None),
             "failures": sum(len(r.failed) for r in self.rounds),
         }
+
+
+def _cell(name: str, value: float | str | None) -> str:
+    """A figure in a cell of a table: accuracies in percent."""
+    if not isinstance(value, int | float):
+        return "–"
+    return f"{100 * value:.1f} %" if "accuracy" in name else f"{value:.4g}"

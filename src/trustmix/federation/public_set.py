@@ -33,6 +33,9 @@ class Public:
             raise TrustmixError("The public set is empty; clients need samples to exchange predictions on.")
         self.fingerprint = fingerprint(self.inputs)
 
+    def __repr__(self) -> str:
+        return f"<Public: {len(self.inputs)} samples of shape {tuple(self.inputs.shape[1:])}, {self.classes} classes>"
+
     def header(self, sender: str, round_: int) -> MessageHeader:
         """What a message about this set must contain in its header."""
         return MessageHeader(sender, round_, self.fingerprint, len(self.inputs), self.classes)

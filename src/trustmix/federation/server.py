@@ -15,12 +15,12 @@ from typing import Self
 import torch
 
 from trustmix.aggregation.guard import Guard
-from trustmix.errors import TrustmixError
+from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerContext
 from trustmix.federation.callbacks import Callback, ProgressEvent
 from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.engine import ENGINES, Engine
-from trustmix.federation.history import History, Round
+from trustmix.federation.history import WALL, History, Round
 from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.federation.method import Rule, resolve_method
 from trustmix.federation.public_set import Public
@@ -132,6 +132,9 @@ class Federation:
         )
         self.algorithm = self.method.make_algorithm(self.context)
 
+    def __repr__(self) -> str:
+        return f"<Federation of {len(self.engine.clients)} clients, {self.context.public}, by {self.method.name}>"
+
     def __enter__(self) -> Self:
         return self
 
@@ -172,6 +175,7 @@ class Federation:
             state = ServerState(teacher=self.algorithm.initial_message())
         self.algorithm.load_state_dict(state.memory)
         accuracy = None
+        begin = time.perf_counter()
         for number in range(state.exchange + 1, rounds + 2):
             closing = number > rounds
             asked = self.engine.clients if closing else self._sample(number)
@@ -184,7 +188,8 @@ class Federation:
             self._check_quorum(number, asked, result)
             if state.pending is not None:
                 line = _complete(Round(**state.pending), result, state.teacher, asked, closing)
-                accuracy = line.accuracy_mean
+                accuracy, now = line.accuracy_mean, time.perf_counter()
+                line.seconds[WALL], begin = now - begin, now
                 yield line
                 for callback in self.callbacks:
                     callback.on_round_end(line)
@@ -251,7 +256,7 @@ class Federation:
         result.add_seconds(answer.seconds)
         reason = self._aggregate(answer, result) if request.train else None
         if reason is None:
-            result.replies[answer.client] = answer
+            result.replies[answer.client] = replace(answer, payload=None)  # aggregated: only its figures are kept
         return reason
 
     def _aggregate(self, reply: Reply, result: RoundReplies) -> str | None:
@@ -264,6 +269,8 @@ class Federation:
         begin = time.perf_counter()
         try:
             self.algorithm.aggregate(reply)
+        except StorageError:  # no fault of the client: the round cannot be finished here
+            raise
         except TrustmixError as error:
             return f"upload refused: {error}"
         finally:

@@ -10,6 +10,7 @@ from trustmix.methods.feddf import FedDF
 from trustmix.methods.fedet import FedET
 from trustmix.methods.fedgo import FedGO, FedGOClient
 from trustmix.methods.fedmd import FedMD
+from trustmix.methods.mixing import mix
 from trustmix.methods.scaffold import Scaffold, ScaffoldClient
 from trustmix.methods.scarlet import Scarlet, power_sharpening
 from trustmix.methods.selective_fd import DensityRatio, SelectiveClient, SelectiveFD
@@ -36,6 +37,7 @@ __all__ = [
     "WeightedMean",
     "certainty",
     "entropy_reduction",
+    "mix",
     "near_clusters",
     "power_sharpening",
     "quantize",

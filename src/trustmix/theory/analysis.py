@@ -10,7 +10,7 @@ from statistics import fmean
 
 import torch
 
-from trustmix.aggregation import Teacher, mix
+from trustmix.aggregation import Accumulator, Teacher
 from trustmix.theory.measurement import Measurement
 from trustmix.theory.teacher import (
     TeacherErrorDecomposition,
@@ -43,7 +43,10 @@ class Uploads:
         >>> uploads.teacher(1.0).probabilities
         tensor([[0.5000, 0.5000]])
         """
-        return mix(self.predictions, self.scores, tau=tau)
+        rule = Accumulator(tau)
+        for predictions, scores in zip(self.predictions, self.scores, strict=True):
+            rule.update(predictions, scores)
+        return rule.compute()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,207 @@
+"""Where rules that look at uploads more than once keep them: in memory while they are few, then in a file on disk.
+
+A `Spool` holds columns of numbers, (N, K) of each upload, and reads them again by samples (all uploads, a few rows) or
+by uploads (all rows, a few columns). An `UploadSpool` holds whole uploads. The file has no name: it is in the
+directory for temporary files (TMPDIR), and the operating system removes it when the process ends, however it ends.
+"""
+
+import tempfile
+import weakref
+from collections.abc import Iterator
+from io import FileIO
+
+import torch
+
+from trustmix.aggregation.base import Upload
+from trustmix.arrays import ArraySpec
+from trustmix.errors import StorageError, TrustmixError
+
+CHUNK = 2**24
+"""Bytes of columns that stay in memory; what is more goes to disk in blocks of this size, or of one upload."""
+
+
+class Spool:
+    """Columns of numbers, one row a sample, all of one type.
+
+    Parameters
+    ----------
+    dtype
+        The type.
+
+    >>> spool = Spool(torch.float32)
+    >>> spool.append(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    >>> spool.append(torch.tensor([[5.0], [6.0]]))
+    >>> spool.rows(1, 2).tolist()
+    [[3.0, 4.0, 6.0]]
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.width = 0
+        """The number of columns."""
+        self.samples = 0
+        """The number of rows."""
+        self._pending_width = 0
+        self._file: FileIO | None = None
+        self._written: list[int] = []
+        self._pending: list[torch.Tensor] = []
+
+    def append(self, columns: torch.Tensor) -> None:
+        """Add columns (N, K), which are copied.
+
+        Raises
+        ------
+        StorageError
+            If the disk is full.
+        """
+        self.samples = len(columns)
+        self._pending.append(columns.to(self.dtype, copy=True))
+        self.width += columns.shape[1]
+        self._pending_width += columns.shape[1]
+        if self._pending_width * self.samples * self.dtype.itemsize >= CHUNK:
+            self._write()
+
+    def rows(self, start: int, stop: int) -> torch.Tensor:
+        """The rows from start to stop of all columns, (stop - start, width)."""
+        found, column = torch.empty(stop - start, self.width, dtype=self.dtype), 0
+        for file, width, offset in self._places():
+            found[:, column : column + width] = self._read(file, start, stop, width, offset)
+            column += width
+        if self._pending:
+            found[:, column:] = self._consolidate()[start:stop]
+        return found
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        """All columns in their order, (N, some of them) at a time; columns of one `append` stay together."""
+        for file, width, offset in self._places():
+            yield self._read(file, 0, self.samples, width, offset)
+        if self._pending:
+            yield self._consolidate()
+
+    def clear(self) -> None:
+        """Forget all columns, and give the disk back."""
+        if self._file is not None:
+            self._file.close()
+        self.width = self._pending_width = 0
+        self._file, self._written, self._pending = None, [], []
+
+    def _consolidate(self) -> torch.Tensor:
+        if len(self._pending) > 1:
+            self._pending = [torch.cat(self._pending, 1)]
+        return self._pending[0]
+
+    def _write(self) -> None:
+        chunk = self._consolidate().contiguous()
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open until the round is over
+                weakref.finalize(self, self._file.close)
+            self._file.seek(0, 2)
+            left = chunk.view(torch.uint8).numpy().data.cast("B")
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise StorageError(
+                f"The uploads of this round do not fit in {tempfile.gettempdir()} ({error.strerror}); free space "
+                "there, or set TMPDIR to a directory with more. The round is not kept and can be repeated."
+            ) from error
+        self._written.append(chunk.shape[1])
+        self._pending, self._pending_width = [], 0
+
+    def _places(self) -> Iterator[tuple[FileIO, int, int]]:
+        """The file, the width of each chunk in it, and where it begins."""
+        offset = 0
+        for width in self._written:
+            if self._file is not None:
+                yield self._file, width, offset
+            offset += width * self.samples * self.dtype.itemsize
+
+    def _read(self, file: FileIO, start: int, stop: int, width: int, offset: int) -> torch.Tensor:
+        """Rows of a chunk on disk."""
+        line = width * self.dtype.itemsize
+        data = bytearray(line * (stop - start))
+        file.seek(offset + start * line)
+        left = memoryview(data)
+        while left:
+            done = file.readinto(left)
+            if not done:
+                raise StorageError(f"The uploads of this round in {tempfile.gettempdir()} are cut off.")
+            left = left[done:]
+        return torch.frombuffer(data, dtype=self.dtype).view(stop - start, width)
+
+
+class UploadSpool:
+    """The uploads of a round, one of each client, in the order of arrival.
+
+    >>> spool = UploadSpool()
+    >>> spool.append(Upload.from_arrays("north", [[0.9, 0.1]], [2.0]))
+    >>> [(upload.client, upload.scores.tolist()) for upload in spool]
+    [('north', [2.0])]
+    """
+
+    def __init__(self) -> None:
+        self.clients: dict[str, ArraySpec] = {}
+        """By client, the kind of array that its predictions were given as."""
+        self.class_counts: list[torch.Tensor | None] = []
+        self._weights: list[float] = []
+        self._scored: list[bool] = []
+        self._predictions: list[Spool] = []
+        self._scores = Spool(torch.float64)
+        self._classes = 1
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[Upload]:
+        scores = self.scores()
+        parts = zip(self.clients.items(), self.predictions(), self.class_counts, self._weights, strict=True)
+        for ((client, spec), q, counts, weight), scored in zip(parts, self._scored, strict=True):
+            yield Upload(client, q, next(scores) if scored else None, counts, weight, spec)
+
+    @property
+    def scored(self) -> bool:
+        """Whether every client has scores."""
+        return bool(self._scored) and all(self._scored)
+
+    def predictions(self) -> Iterator[torch.Tensor]:
+        """The predictions (N, C) of each client."""
+        for spool in self._predictions:
+            for chunk in spool.chunks():
+                yield from (
+                    chunk[:, i : i + self._classes].contiguous() for i in range(0, chunk.shape[1], self._classes)
+                )
+
+    def scores(self) -> Iterator[torch.Tensor]:
+        """The scores (N,) of each client that has some."""
+        for chunk in self._scores.chunks():
+            yield from chunk.t().contiguous()
+
+    def validate(self, upload: Upload) -> None:
+        """Refuse a client's second upload of a round."""
+        if upload.client in self.clients:
+            raise TrustmixError(f"client {upload.client}: a client has one upload a round, and this is its second.")
+
+    def append(self, upload: Upload) -> None:
+        """Add a copy of an upload.
+
+        Raises
+        ------
+        StorageError
+            If the disk is full.
+        """
+        if not self._predictions or self._predictions[-1].dtype != upload.predictions.dtype:
+            self._predictions.append(Spool(upload.predictions.dtype))
+        self._classes = upload.predictions.shape[1]
+        self._predictions[-1].append(upload.predictions)
+        if upload.scores is not None:
+            self._scores.append(upload.scores.unsqueeze(1))
+        self.clients[upload.client] = upload.spec
+        self.class_counts.append(None if upload.class_counts is None else upload.class_counts.clone())
+        self._weights.append(upload.weight)
+        self._scored.append(upload.scores is not None)
+
+    def clear(self) -> None:
+        """Forget all uploads, and give the disk back."""
+        for spool in [*self._predictions, self._scores]:
+            spool.clear()
+        self.clients, self.class_counts, self._weights, self._scored, self._predictions = {}, [], [], [], []
