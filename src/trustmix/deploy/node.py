@@ -24,6 +24,7 @@ from trustmix.deploy.node_policy import AllowConfig, read_recipe, validate_polic
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_client, model_factories, probe_inputs, validate_privacy
+from trustmix.experiment.classifier_settings import validate_classifier_settings
 from trustmix.experiment.data import load_data, select_test_set, split_data
 from trustmix.federation import Client, Public
 from trustmix.learners import DeviceConfig
@@ -364,7 +365,8 @@ def _build_own_client(node: NodeConfig, recipe: Recipe, run_info: RunInfo, publi
     classes = len(own.class_names)
     with failing_as(MODEL):
         model = ModelFactory(config.name, config.source, options, shape, classes, scale, recipe.seed, node.id)
-        validate_model(model, probe_inputs(own.train.inputs))
+        built = validate_model(model, probe_inputs(own.train.inputs))
+        validate_classifier_settings(recipe, built, model.label, run_info.client)
     share = (own.train, own.train)
     if recipe.holds_out:
         train_part, held_out = stratified_holdout(own.train.labels, recipe.density.holdout, recipe.seed, node.id)

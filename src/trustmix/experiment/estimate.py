@@ -7,18 +7,19 @@ so later messages compress better or worse.
 
 import math
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
 
 from trustmix.density import DISCRIMINATOR, PrecomputedScores
 from trustmix.engines import ExecutionPlan, select_plan
-from trustmix.engines.autotune import MAX_TRIAL_CLIENTS, measure_throughput
+from trustmix.engines.autotune import MAX_TRIAL_CLIENTS, measure_throughput, trained_by_steps
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.resources import memory_needed
 from trustmix.federation import Client
-from trustmix.learners import DeviceConfig
+from trustmix.learners import DeviceConfig, make_learner
 from trustmix.learners.discriminator import count_steps
 from trustmix.learners.scoring import score_inputs
 from trustmix.learners.training import predict
@@ -107,19 +108,21 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
     plan, description = select_plan(
         clients, mode=config.mode, precision=config.precision, device=config.device, workers=config.workers
     )
-    rate = measure_throughput(clients[:MAX_TRIAL_CLIENTS], plan)
+    stepping = trained_by_steps(clients)
+    rate = measure_throughput(stepping[:MAX_TRIAL_CLIENTS], plan) if stepping else math.inf
     if rate == 0:
         raise TrustmixError("A trial of some training steps failed; `trustmix run` shows which client fails and why.")
     exchanges = recipe.method.exchanges == "predictions"
     kinds = list({client.architecture: client for client in clients}.values())
     parameters = tuple(sum(p.numel() for p in client.build_model().parameters()) for client in kinds)
     asked = recipe.participation.fraction
+    fitting = _fitting_seconds(clients, stepping, recipe.rounds, exchanges)
     return CostEstimate(
         len(clients),
         recipe.rounds,
         parameters,
         description,
-        asked * _steps(clients, recipe, exchanges) / rate,
+        asked * (_steps(stepping, recipe, exchanges) / rate + fitting / plan.workers),
         asked * _predicting_seconds(clients, kinds, recipe.rounds, plan, exchanges),
         memory_needed(recipe),
         _messages(clients[0], recipe.rounds) if exchanges else {},
@@ -131,6 +134,8 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
 def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
     """The training steps of all clients in all rounds, at most."""
     train, rounds = recipe.train, recipe.rounds
+    if not clients:
+        return 0
     private = sum(math.ceil(len(c.private) / train.batch) for c in clients)
     public = len(clients) * math.ceil(len(clients[0].public.inputs) / train.batch)
     first, later = (clients[0].training.max_public_epochs(stages) for stages in (1, 2))
@@ -141,6 +146,22 @@ def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
     if exchanges and train.stages == "mixed":
         return private * train.first_epochs + (private + public) * distilled + scored
     return private * (train.first_epochs + (rounds - 1) * train.epochs) + public * distilled + scored
+
+
+def _fitting_seconds(clients: list[Client], stepping: list[Client], rounds: int, exchanges: bool) -> float:
+    """Seconds of the fits of all classifiers in all rounds, by the first fit of one of each kind."""
+    each: dict[Hashable, float] = {}
+    total = 0.0
+    for client in (client for client in clients if client not in stepping):
+        if client.architecture not in each:
+            learner = make_learner(client.build_model(), client.training, client.hardware)
+            job = learner.fit(client.private, epochs=1, generator=torch.Generator())
+            job.run()
+            each[client.architecture] = job.seconds / len(client.private)
+        own = len(client.private)
+        samples = 2 * own + len(client.public.inputs) if exchanges else own
+        total += rounds * samples * each[client.architecture]
+    return total
 
 
 def _epsilon(clients: list[Client], rounds: int) -> tuple[float, float, float] | None:
