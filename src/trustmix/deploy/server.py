@@ -99,7 +99,7 @@ def serve(
     """
     setup = prepare_server(recipe, out)
     if setup.run_directory.finished:
-        return History(setup.run_directory.rounds())
+        return History(setup.run_directory.rounds(), setup.recipe.metric)
     link, quota = SuperLink(out.with_name(out.name + ".flower"), keys), UploadQuota()
     with run_proxy(host, port, link.address, keys, quota) as ready:
         log.info("nodes may join at %s:%d", host, port)
@@ -237,7 +237,7 @@ def run_server(
         for line in federation.iter_rounds(recipe.rounds, checkpoint=directory.checkpoint):
             directory.append(line)
             log.info(_format_round(line))
-        history = History(directory.rounds())
+        history = History(directory.rounds(), setup.recipe.metric)
         directory.finish(history, recipe.method)
     return history
 

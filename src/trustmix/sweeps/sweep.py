@@ -27,7 +27,7 @@ from trustmix.experiment.run_directory import RunDirectory, ensure_empty, ensure
 from trustmix.settings.recipe import Recipe
 from trustmix.settings.toml_settings import parse_value, toml_value
 from trustmix.sweeps.table_formats import cells_to_csv, runs_to_csv, to_latex, to_markdown
-from trustmix.sweeps.tables import ResultTable, RunResult, format_value, pivot
+from trustmix.sweeps.tables import ResultTable, RunResult, best_of, format_value, pivot
 
 SWEEP_FORMAT = 1
 """The version of sweep.json."""
@@ -518,7 +518,7 @@ class _Process:
         if code != 0:
             return RunOutcome(self.run, seconds, reason=_reason(code, self._log.read_text("utf-8", "replace")))
         self._log.unlink()
-        return RunOutcome(self.run, seconds, accuracy=RunDirectory(self._folder).summary().get("best_accuracy"))
+        return RunOutcome(self.run, seconds, accuracy=best_of(RunDirectory(self._folder).summary()))
 
     def kill(self) -> None:
         """Kill the process; its run can be resumed."""

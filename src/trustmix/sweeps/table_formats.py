@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SUMMARY_FIELDS = (
+    "metric",
+    "best",
     "best_accuracy",
     "best_round",
     "final_accuracy",
@@ -163,7 +165,7 @@ def cells_to_csv(over: Mapping[str, Sequence[object]], results: Sequence[RunResu
     lines: list[list[object]] = [[*over, "accuracy_mean", "accuracy_std", "n", "final_local_accuracy_mean"]]
     for values in product(*over.values()):
         found = select_results(dict(zip(over, values, strict=True)), results)
-        accuracy = MeanStd.of(result.summary["best_accuracy"] for result in found)
+        accuracy = MeanStd.of(result.best for result in found)
         own = MeanStd.of(result.summary["final_local_accuracy"] for result in found)
         lines.append([*map(format_value, values), accuracy.mean, accuracy.std, accuracy.n, own.mean])
     return _to_csv(lines)

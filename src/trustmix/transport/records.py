@@ -14,7 +14,8 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
 
 FACTS, PAYLOAD = "facts", "payload"
-FIGURES = ("accuracy", "local_accuracy", "epsilon", "epsilon_round", "nll", "ece", "agreement")
+METRICS_SENT = ("balanced_accuracy", "macro_f1", "auroc")
+FIGURES = ("accuracy", "local_accuracy", "epsilon", "epsilon_round", "nll", "ece", "agreement", *METRICS_SENT)
 """Numbers of a reply, each of which may be absent."""
 MAX_REASON = 500
 """Characters of a client's error text that are kept."""
