@@ -43,7 +43,7 @@ class ClassificationMetrics:
     macro_f1: float
     """The mean of F1 over the classes that occur."""
     auroc: float | None
-    """The area under the ROC curve of each class against the rest, mean over classes; None if one class alone occurs."""
+    """The area under the ROC curve of each class against the rest, mean over classes; None where one class occurs."""
     recall: tuple[float | None, ...]
     """Of each class: the fraction of its samples that are predicted as it; None if it does not occur."""
 

@@ -1,12 +1,13 @@
 """Every attack produces the upload that it is named for, and the upload keeps its valid form on the wire."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from trustmix import TrustmixError
-from trustmix.aggregation import Trust, Upload
+from trustmix.aggregation import RobustTrust, Trust, Upload
 from trustmix.attacks import MALFORMED_MESSAGES, POISONING_ATTACKS, AttackContext
 from trustmix.attacks.poisoning import scores_of
 from trustmix.wire import MessageHeader, decode_upload, encode_upload
@@ -122,6 +123,50 @@ def test_margin_repeats_the_honest_teacher_but_where_it_is_least_sure() -> None:
             torch.testing.assert_close(found[~changed], teacher[~changed], atol=1e-4, rtol=0)
         else:
             assert float(found[:, 2:].max()) == 0  # its own two classes
+
+
+def liars_against(kind: str, honest: list[Upload], liars: int) -> tuple[torch.Tensor, RobustTrust]:
+    """The labels of the guarded teacher of honest clients and of liars that know them."""
+    rule = RobustTrust()
+    for one in honest:
+        rule.update(one)
+    for index in range(liars):
+        own = Upload(f"liar {index}", honest[index].predictions, honest[index].scores)
+        found = POISONING_ATTACKS.get(kind)(AttackContext(own, honest, torch.Generator(), liars))
+        rule.update(replace(found, client=own.client))
+    return rule.estimate()[0].argmax(1), rule
+
+
+def experts(holders: int) -> tuple[list[Upload], torch.Tensor]:
+    """Clients with two classes each, so many of each class, who are right but unsure, and the true labels."""
+    generator = torch.Generator().manual_seed(1)
+    label = torch.arange(200) % CLASSES
+    found = []
+    for index in range(holders * CLASSES // 2):
+        held = torch.tensor([2 * index % CLASSES, (2 * index + 1) % CLASSES])
+        logits = 2.0 * torch.eye(CLASSES)[label] + torch.randn(200, CLASSES, generator=generator)
+        q = torch.softmax(logits[:, held], 1) @ torch.eye(CLASSES)[held]
+        familiar = torch.logsumexp(logits[:, held], 1) - torch.logsumexp(logits, 1)
+        found.append(Upload(str(index), q, familiar.double()))
+    return found, label
+
+
+def test_shift_moves_more_labels_than_lies_that_cost_precision_and_none_of_its_liars_is_noticed() -> None:
+    honest, label = experts(8)
+    clean = float((liars_against("shift", honest, 0)[0] == label).double().mean())
+    right = {kind: liars_against(kind, honest, 4) for kind in ("shift", "flip", "least-likely")}
+    accuracy = {kind: float((found == label).double().mean()) for kind, (found, _) in right.items()}
+    assert accuracy["shift"] < min(accuracy["flip"], accuracy["least-likely"], clean) - 0.02
+    assert not any("liar" in client for client in right["shift"][1].report())
+
+
+def test_capture_takes_classes_whose_honest_holders_it_outnumbers_and_no_others() -> None:
+    honest, label = experts(4)
+    few = [one for one in honest if float(one.predictions[:, 0].max()) == 0][:8] + honest[:1]  # one holder of class 0
+    found, _ = liars_against("capture", few, 3)
+    recall = [float((found == c)[label == c].double().mean()) for c in range(CLASSES)]
+    assert recall[0] < 0.3
+    assert max(recall) > 0.6
 
 
 def test_erase_contradicts_the_holders_of_the_rarest_class_alone() -> None:

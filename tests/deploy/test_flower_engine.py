@@ -77,10 +77,19 @@ def test_a_bad_figure_costs_the_figure_and_not_the_upload(link: FlowerLink, tmp_
     assert (line.participants, line.failed, line.accuracy) == (["north"], {}, {})
 
 
-def test_a_late_client_is_left_out_not_asked_while_busy_and_then_takes_part_again(
-    link: FlowerLink, tmp_path: Path
+def test_a_late_client_is_left_out_not_asked_while_busy_its_answer_handed_over_and_then_takes_part_again(
+    link: FlowerLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released, now = threading.Event(), [0.0]
+    released, stored, now = threading.Event(), threading.Event(), [0.0]
+    store = link.state.store_message_res
+
+    def store_and_notify(message: Message) -> object:
+        found = store(message)
+        if message.metadata.group_id == "2" and released.is_set():
+            stored.set()
+        return found
+
+    monkeypatch.setattr(link.state, "store_message_res", store_and_notify)
 
     def delay(message: Message) -> float:
         if message.metadata.group_id == "2":
@@ -96,10 +105,17 @@ def test_a_late_client_is_left_out_not_asked_while_busy_and_then_takes_part_agai
         second[reply.client] = reply
         now[0] += 1.0  # the deadline passes as soon as the quick client has replied
     assert isinstance(second["quick"], Reply)
-    assert second["slow"] == Failure("slow", "no answer within 0.6 s")
-    assert exchange(engine, 3)["slow"] == Failure("slow", "still busy with an earlier round", sent=False)
+    assert second["slow"] == Failure("slow", "no answer within 0.6 s", kind="late")
+    unanswered = Failure("slow", "it has not answered the request of round 2 yet", sent=False, kind="late")
+    assert exchange(engine, 3)["slow"] == unanswered
     released.set()
-    end, number = time.monotonic() + TIMEOUT, 4
+    assert stored.wait(TIMEOUT)
+    fourth = exchange(engine, 4)["slow"]
+    assert isinstance(fourth, Failure)
+    assert fourth == replace(unanswered, late=fourth.late)
+    assert fourth.late is not None
+    assert (fourth.late.client, fourth.late.round) == ("slow", 2)
+    end, number = time.monotonic() + TIMEOUT, 5
     while not isinstance(exchange(engine, number)["slow"], Reply):
         assert time.monotonic() < end, "the slow client does not take part again"
         number += 1
@@ -147,7 +163,7 @@ def test_a_resumed_run_knows_its_clients_and_continues_with_a_quorum(link: Flowe
     engine.wait_for_clients(0.1, resumed=True)
     replies = exchange(engine, 4)
     assert isinstance(replies["south"], Reply)
-    assert replies["north"] == Failure("north", "not connected", sent=False)
+    assert replies["north"] == Failure("north", "not connected", sent=False, kind="absent")
 
 
 def test_a_request_that_flower_does_not_accept_counts_as_not_sent(

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from trustmix.cli import app
 from trustmix.data import load
-from trustmix.deploy.node import NodeConfig, build_node_client, load_node_data
+from trustmix.deploy.node import NodeConfig, build_node_client
+from trustmix.deploy.node_data import load_node_data
 from trustmix.deploy.node_policy import LABELS, WEIGHT_CLIENTS
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError

@@ -44,7 +44,7 @@ def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 def restart(folder: Path, line: str, elapsed: float = 0.0) -> int:
     """How often the SuperNode was started again."""
     ended = EndedSuperNode(line)
-    _restart(cast(SuperNode, ended), make_handler("north", folder), elapsed)
+    _restart(cast(SuperNode, ended), make_handler("north", folder), elapsed, "")
     return ended.launched
 
 
@@ -71,3 +71,20 @@ def test_a_node_that_was_accepted_before_tries_again_and_a_new_one_gives_up(tmp_
         restart(tmp_path, CERTIFICATE)
     accept(tmp_path)
     assert restart(tmp_path, CERTIFICATE, DISCONNECT_TIMEOUT + 1) == 1
+
+
+def test_what_a_restart_means_is_logged_in_plain_words_and_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trustmix")
+    accept(tmp_path)
+    ended, handler = cast(SuperNode, EndedSuperNode(CERTIFICATE)), make_handler("north", tmp_path)
+    logged = _restart(ended, handler, 0.0, "")
+    assert logged == "client north has lost the connection to the server; trying again"
+    assert _restart(ended, handler, 1.0, logged) == logged
+    handler.finished = "0123456789abcdef"
+    over = _restart(ended, handler, 2.0, logged)
+    assert over == "the run is over; client north waits for the next one (Ctrl-C ends)"
+    in_use = _restart(cast(SuperNode, EndedSuperNode(IN_USE)), handler, 3.0, over)
+    assert [record.message for record in caplog.records] == [logged, over, in_use]
+    assert "305" not in caplog.text

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from trustmix import Recipe, TrustmixError, run
+from trustmix import Callback, Recipe, TrustmixError, run
 from trustmix.federation import History, ProgressCallback, ProgressEvent
 
 SMALL = {
@@ -33,6 +34,21 @@ def test_one_inflating_client_in_ten_ruins_uwa_and_the_guard_prevents_it() -> No
     assert 1.0 in [found.get("scores") for found in guarded.rounds[0].guard.values()]
 
 
+class SecondRound(Callback):
+    """Keeps the teacher of each round and the uploads of the second one."""
+
+    def __init__(self) -> None:
+        self.teachers: list[torch.Tensor] = []
+        self.uploads: list[torch.Tensor] = []
+
+    def on_upload(self, *found: Any) -> None:
+        if found[0] == 2:
+            self.uploads.append(found[1].predictions.clone())
+
+    def on_teacher(self, *found: Any) -> None:
+        self.teachers.append(found[-1].clone())
+
+
 def silenced(history: History) -> set[str]:
     return {client for client, found in history.rounds[-1].guard.items() if found.get("weight", 1) < 0.5}
 
@@ -48,6 +64,15 @@ def test_forged_messages_are_refused_and_the_run_goes_on() -> None:
         line = run({**SMALL, "rounds": 1, "train": {"first_epochs": 1}, "attack": {"kind": kind}}).rounds[0]
         assert len(line.failed) == 2
         assert len(line.participants) == 8
+
+
+def test_attackers_that_see_the_last_teacher_alone_send_nothing_of_the_honest_clients_round() -> None:
+    """`hide` repeats what it sees: honest uploads of the round, or in the second round the teacher of the first."""
+    watch = SecondRound()
+    attack = {"kind": "hide", "share": 0.2, "sees": "teacher"}
+    run({**SMALL, "rule": "avg", "guard": {"on": False}, "attack": attack}, callbacks=[watch])
+    repeated = [one for one in watch.uploads if torch.allclose(one, watch.teachers[0].to(one.dtype), atol=1e-6)]
+    assert len(repeated) == 2
 
 
 def test_a_resumed_run_remembers_reputations(tmp_path: Path) -> None:

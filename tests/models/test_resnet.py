@@ -33,7 +33,7 @@ def test_a_thin_network_has_the_same_layers_with_fewer_channels() -> None:
         fixed = {3, 10} if name in ("conv1.weight", "fc.weight", "fc.bias") else set()
         expected = [size if size in {*fixed, 1, 3} else size // 4 for size in tensor.shape]
         assert list(thin[name].shape) == expected, name
-    with pytest.raises(TrustmixError, match=r"model.width is 0; it must be 1 or more"):
+    with pytest.raises(TrustmixError, match=r"model\.width is 0; it must be 1 or more"):
         resnet18((3, 32, 32), 10, width=0)
 
 

@@ -19,7 +19,7 @@ from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import History, Round
 from trustmix.report.load import load_study
 from trustmix.report.study import Study
-from trustmix.sweeps.sweep import expand_grid, slug
+from trustmix.sweeps.grid import expand_grid, slug
 
 FINAL_ACCURACY = {"alone": 0.2, "reference": 0.9, "avg": 0.5, "uwa": 0.7, "suwa": 0.75}
 TAU = {"avg": 0.0, "uwa": 1.0, "suwa": 0.25}

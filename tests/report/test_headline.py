@@ -1,9 +1,11 @@
 """The title of a report: a sentence made from the numbers, which claims no more than they show."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trustmix.experiment.run_directory import RunDirectory
 from trustmix.report.headline import headline, subtitle, warnings
 from trustmix.report.load import load_study
 from trustmix.report.page import write_report
@@ -60,3 +62,25 @@ def test_clients_that_take_in_less_than_half_of_the_teacher_are_a_warning(tmp_pa
 
 def test_runs_without_an_agreement_are_no_warning(tmp_path: Path, run_directory: Write) -> None:
     assert warnings(load_study([run_directory(tmp_path / "alone", ["clients=4", "rounds=2", "rule=alone"]).path])) == []
+
+
+def test_scores_near_chance_are_a_warning_for_rules_that_weigh_by_them(tmp_path: Path, run_directory: Write) -> None:
+    rules = {"avg": "rule=avg", "suwa": "rule=suwa", "tau": "rule={ tau = 0.1 }", "trust": "rule=trust"}
+    for name, rule in rules.items():
+        run = run_directory(tmp_path / name, ["clients=4", "rounds=2", rule])
+        lines = [replace(line, density_auc=0.52, agreement_mean=0.9) for line in run.rounds()]
+        (run.path / "rounds.jsonl").write_text("".join(line.to_json() + "\n" for line in lines))
+    found = {name: warnings(load_study([tmp_path / name])) for name in rules}
+    assert found["avg"] == []
+    chance = "the scores hardly tell a client's own classes from others (AUC 0.52, chance is 0.50)"
+    for name in ("suwa", "tau"):
+        (sentence,) = found[name]
+        assert chance in sentence
+        assert "density.kind = ratio is the better choice" in sentence
+    (sentence,) = found["trust"]
+    assert "density.kind = ratio" not in sentence  # it is the ratio already
+    assert "more private samples" in sentence
+    run = RunDirectory(tmp_path / "suwa")
+    lines = [replace(line, density_auc=0.7) for line in run.rounds()]
+    (run.path / "rounds.jsonl").write_text("".join(line.to_json() + "\n" for line in lines))
+    assert warnings(load_study([run.path])) == []

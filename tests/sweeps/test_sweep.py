@@ -22,7 +22,8 @@ from trustmix.cli import app
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import ProgressCallback, ProgressEvent
 from trustmix.sweeps import worker as sweep_worker
-from trustmix.sweeps.sweep import expand_grid, parse_over, parse_seeds, slug
+from trustmix.sweeps.grid import expand_grid, parse_over, parse_seeds, slug
+from trustmix.sweeps.schedule import order_runs
 
 FIXED = ["clients=5", "rounds=2", "split.samples_per_client=40", "public.samples=200"]
 ENGINE = ["engine.mode=sequential", "engine.precision=float32", "engine.device=cpu"]
@@ -83,6 +84,22 @@ def test_a_sweep_leaves_ordinary_runs_and_a_table(finished: tuple[Path, Any]) ->
     assert len((folder / "table.csv").read_text().splitlines()) == 3
     assert len((folder / "runs.csv").read_text().splitlines()) == 5
     assert not list(folder.glob("*/*.log"))
+
+
+def test_runs_that_begin_alike_play_the_first_stage_once_and_leave_it_to_none(finished: tuple[Path, Any]) -> None:
+    folder, _ = finished
+    trained = {
+        f"{cell.name}/seed-{seed}": "train" in RunDirectory(cell / f"seed-{seed}").rounds()[0].seconds
+        for cell in folder.glob("rule=*")
+        for seed in (0, 1)
+    }
+    assert trained == {
+        "rule=avg/seed-0": True,
+        "rule=suwa/seed-0": False,
+        "rule=avg/seed-1": True,
+        "rule=suwa/seed-1": False,
+    }
+    assert list((folder / "first-stages").iterdir()) == []  # models are not kept longer than they are needed
 
 
 def test_every_run_that_ends_is_a_line(finished: tuple[Path, Any]) -> None:
@@ -334,3 +351,28 @@ def test_cores_are_shared_out_evenly(finished: tuple[Path, Any]) -> None:
     side_by_side = min(len(os.sched_getaffinity(0)), 4)
     written = Recipe.load(finished[0] / "rule=avg" / "seed-0" / "recipe.toml")
     assert written.engine.workers == max(1, len(os.sched_getaffinity(0)) // side_by_side)
+
+
+def test_one_seed_of_everything_comes_before_the_second_seed_of_anything() -> None:
+    over: dict[str, list[object]] = {"rule": ["avg", "suwa", "fedavg"], "split.classes_per_client": [2, 3]}
+    runs = order_runs(expand_grid("demo", over, seeds=[7, 3]))
+    names = [(run.seed, run.settings["split.classes_per_client"], run.settings["rule"]) for run in runs]
+    assert [seed for seed, _, _ in names] == [7] * 6 + [3] * 6
+    for seed in (7, 3):  # runs with the same first stage follow each other; weights of fedavg begin otherwise
+        within = [(held, rule) for found, held, rule in names if found == seed]
+        assert within[:4] == [(2, "avg"), (2, "suwa"), (3, "avg"), (3, "suwa")]
+        assert set(within[4:]) == {(2, "fedavg"), (3, "fedavg")}
+
+
+def test_when_the_time_is_over_the_rest_is_named_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    answer = call(tmp_path / "s", *RULES, "--hours", "1e-9")
+    assert answer.exit_code == 0, answer.output
+    assert "Left: 2 runs; the same command goes on with them." in answer.output
+    assert "rule=avg seed 0\n" in answer.output
+    assert "rule=suwa seed 0\n" in answer.output
+    assert not (tmp_path / "s" / "rule=avg" / "seed-0" / "summary.json").exists()
+    found = tm.sweep("demo", {"rule": ["avg"]}, 1, tmp_path / "t", [*FIXED, *ENGINE], hours=10)
+    assert found.left == []
+    assert len(found.results) == 1
+    with pytest.raises(TrustmixError, match="The hours of a sweep must be more than 0; they are 0"):
+        tm.sweep("demo", {"rule": ["avg"]}, 1, tmp_path / "u", hours=0)

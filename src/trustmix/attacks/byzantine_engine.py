@@ -6,6 +6,9 @@ replace their own upload.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
 
 from trustmix.aggregation.base import Upload
 from trustmix.attacks import MALFORMED_MESSAGES, POISONING_ATTACKS, AttackContext
@@ -65,6 +68,9 @@ class ByzantineEngine:
         The name of the attack, one of `ATTACKS`.
     share
         The fraction of Byzantine clients; their number is rounded to the nearest integer.
+    sees
+        What attackers know: "uploads", those of the honest clients of the round, or "teacher", the last teacher alone;
+        in the first round, which has none, what the attackers themselves have learnt.
     codec
         The codec of the attackers' uploads, which is that of the honest clients.
     seed
@@ -84,6 +90,7 @@ class ByzantineEngine:
     public: Public
     kind: str
     share: float
+    sees: Literal["uploads", "teacher"] = "uploads"
     codec: str = "float32"
     seed: int = 0
 
@@ -124,20 +131,30 @@ class ByzantineEngine:
             else:
                 honest.append(answer)
                 yield answer
-        uploads = [self._decode(reply, requests[reply.client]) for reply in honest]
+        own = [self._decode(reply, requests[reply.client]) for reply in waiting]
+        seen = [self._decode(reply, requests[reply.client]) for reply in honest] if self.sees == "uploads" else []
         messages = [reply.payload or b"" for reply in honest]
-        for reply in waiting:
-            own = self._decode(reply, requests[reply.client])
-            yield replace(reply, payload=self._attack(reply, own, uploads or [own], messages))
+        for reply, upload in zip(waiting, own, strict=True):
+            known = seen or self._from_teacher(requests[reply.client], reply.round) or own
+            yield replace(reply, payload=self._attack(reply, upload, known, messages, len(waiting)))
+
+    def _from_teacher(self, request: Request, round_: int) -> list[Upload]:
+        """The last teacher as the upload of a client that holds all classes, if that is what attackers see."""
+        if self.sees == "uploads" or not request.teacher:
+            return []
+        return [Upload("teacher", self.public.teacher(request.teacher, round_ - 1).to(torch.float32))]
 
     def _decode(self, reply: Reply, request: Request) -> Upload:
         base = self.public.teacher(request.teacher, reply.round - 1) if request.teacher else None
         return decode_upload(reply.payload or b"", self.public.header(reply.client, reply.round), base)
 
-    def _attack(self, reply: Reply, own: Upload, honest: Sequence[Upload], messages: Sequence[bytes]) -> bytes:
+    def _attack(
+        self, reply: Reply, own: Upload, honest: Sequence[Upload], messages: Sequence[bytes], colluders: int
+    ) -> bytes:
         """The message that a Byzantine client sends in place of its own upload."""
         header = self.public.header(reply.client, reply.round)
         if self.kind in MALFORMED_MESSAGES.names():
             return MALFORMED_MESSAGES.get(self.kind)(own, messages, header)
-        context = AttackContext(own, honest, torch_generator(self.seed, "lies", reply.client, reply.round))
+        generator = torch_generator(self.seed, "lies", reply.client, reply.round)
+        context = AttackContext(own, honest, generator, colluders)
         return encode_upload(POISONING_ATTACKS.get(self.kind)(context), header, self.codec)

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from trustmix.aggregation.base import Upload
-from trustmix.aggregation.trust import Trust, estimate_shares
+from trustmix.aggregation.trust import Trust
 from trustmix.registry import Registry
 
 
@@ -29,11 +29,14 @@ class AttackContext:
         The uploads of the honest clients of the round; the own upload alone if there are none.
     generator
         The generator of random attacks.
+    colluders
+        How many clients attack together, this one included.
     """
 
     own: Upload
     honest: Sequence[Upload]
     generator: torch.Generator
+    colluders: int = 1
 
     @property
     def honest_mean(self) -> torch.Tensor:
@@ -91,10 +94,6 @@ SHARPENING_TEMPERATURE = 0.1
 """The temperature of the attack `temperature`."""
 CONCENTRATE_EVERY = 20
 """The attack `concentrate` changes one sample in this many."""
-MARGIN_PART = 0.2
-"""The part of the samples that the attacks `margin` and `margin-own` change."""
-SMALLEST = 1e-6
-"""The least probability of a claimed class in an attack."""
 
 
 @POISONING_ATTACKS.register("inflate")
@@ -316,102 +315,6 @@ def concentrate(context: AttackContext) -> Upload:
     predictions = torch.where(chosen.unsqueeze(1), attack.predictions, own.predictions)
     scores = torch.where(chosen, scores_of(attack), scores_of(own))
     return replace(attack, predictions=predictions, scores=scores)
-
-
-@POISONING_ATTACKS.register("margin")
-def margin(context: AttackContext) -> Upload:
-    """The honest teacher, but where its margin is smallest, where its runner-up is named with full confidence.
-
-    The attack knows the rule `trust`: it is near the consensus on most samples, and claims all classes.
-
-    Parameters
-    ----------
-    context
-        What the attacker knows.
-
-    Returns
-    -------
-    Upload
-        Of equal scores for all samples.
-    """
-    every = torch.ones(context.own.predictions.shape[1], dtype=torch.bool)
-    return _name_runner_up(context, every)
-
-
-@POISONING_ATTACKS.register("margin-own")
-def margin_own(context: AttackContext) -> Upload:
-    """The attack `margin` within the classes that the client holds: a larger vote for fewer classes.
-
-    Parameters
-    ----------
-    context
-        What the attacker knows.
-
-    Returns
-    -------
-    Upload
-        With scores by how probable the honest teacher finds the client's classes.
-    """
-    return _name_runner_up(context, _held(context.own))
-
-
-@POISONING_ATTACKS.register("erase")
-def erase(context: AttackContext) -> Upload:
-    """Take the class with the fewest honest holders for others: all attackers claim to hold it and contradict them.
-
-    Parameters
-    ----------
-    context
-        What the attacker knows.
-
-    Returns
-    -------
-    Upload
-        Of as many classes as the client holds: the victim and those that it is most easily taken for.
-    """
-    honest = context.honest_teacher
-    label, classes = honest.argmax(1), honest.shape[1]
-    holders = torch.stack([_held(upload) for upload in context.honest]).sum(0)
-    victim = int(holders.argmin())
-    of_victim = label == victim
-    confused = honest[of_victim].sum(0) if bool(of_victim.any()) else honest.sum(0)
-    confused[victim] = torch.inf
-    claimed = torch.zeros(classes, dtype=torch.bool)
-    claimed[confused.topk(max(2, int(_held(context.own).sum()))).indices] = True
-    return _upload_within(context, claimed, of_victim)
-
-
-def _name_runner_up(context: AttackContext, claimed: torch.Tensor) -> Upload:
-    """The attack on the samples where the honest teacher's margin over the claimed classes is smallest."""
-    honest = context.honest_teacher
-    label = honest.argmax(1, keepdim=True)
-    others = honest.scatter(1, label, -1.0).masked_fill(~claimed, -1.0)
-    lead = honest.gather(1, label).squeeze(1) - others.amax(1)
-    chosen = torch.zeros(len(honest), dtype=torch.bool)
-    chosen[lead.argsort()[: max(1, int(MARGIN_PART * len(honest)))]] = True
-    return _upload_within(context, claimed, chosen)
-
-
-def _upload_within(context: AttackContext, claimed: torch.Tensor, chosen: torch.Tensor) -> Upload:
-    """The honest teacher within the claimed classes (C,), and its strongest wrong class on the chosen samples (N,)."""
-    honest = context.honest_teacher
-    label = honest.argmax(1, keepdim=True)
-    wrong = honest.scatter(1, label, -1.0).masked_fill(~claimed, -1.0).argmax(1)
-    within = (honest * claimed).clamp_min(SMALLEST * claimed)
-    mass = within.sum(1)
-    votes = one_hot(wrong, honest.shape[1]).to(within.dtype)
-    predictions = torch.where(chosen.unsqueeze(1), votes, within / mass.unsqueeze(1))
-    scores = torch.where(chosen, 0.0, mass.clamp(max=1).log())
-    counts = context.own.class_counts
-    told = None if counts is None else claimed.to(counts.dtype) * counts.max()
-    return replace(context.own, predictions=predictions.to(torch.float32), scores=scores, class_counts=told)
-
-
-def _held(upload: Upload) -> torch.Tensor:
-    """(C,): whether the client of an upload seems to hold a class."""
-    if upload.class_counts is not None:
-        return upload.class_counts > 0
-    return estimate_shares(upload.predictions.to(torch.float64), scores_of(upload)) > 0
 
 
 @POISONING_ATTACKS.register("labels")

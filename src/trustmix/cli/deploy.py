@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import re
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from trustmix.cli.app import (
     handle_errors,
     log_to_console,
     make_console,
+    printable,
 )
 from trustmix.errors import TrustmixError
 
@@ -34,7 +36,9 @@ def keys_command(
         list[str] | None, typer.Option("--host", help="A name or address by which nodes reach the server.")
     ] = None,
 ) -> None:
-    """Make an authority, the server's certificate and a key for each node; again, to add nodes.
+    """Make the server's certificate and a key for each node.
+
+    An authority signs them. The same command again adds nodes.
 
     Example: trustmix keys keys --host trustmix.example.org --nodes north,south
     """
@@ -66,7 +70,9 @@ def serve_command(
     ] = None,
     allow_code: AllowCode = False,
 ) -> None:
-    """Run a recipe with clients on other machines; the same command again goes on where it stopped.
+    """Run a recipe with clients on other machines.
+
+    The same command again goes on where it stopped.
 
     Example: trustmix serve fashion --keys keys/server --address 0.0.0.0:9092 --nodes 3 --out runs/hospitals
     """
@@ -104,7 +110,9 @@ def join_command(
     keys: Keys = None,
     insecure: Insecure = False,
 ) -> None:
-    """Take part in a federation with this machine's data and model, until Ctrl-C; a lost connection is restored.
+    """Take part in a federation with this machine's data and model.
+
+    It ends with Ctrl-C; a lost connection is restored.
 
     Example: trustmix join trustmix.example.org:9092 --node node.toml --keys keys/north
     """
@@ -127,7 +135,9 @@ def join_command(
 def check_command(
     node: Annotated[Path, typer.Argument(help="A node's file, see the documentation of deployments.")],
 ) -> None:
-    """Check a node's data and model before it joins: read, built, tried once; nothing is sent.
+    """Check a node's data and model before it joins.
+
+    They are read, built and tried once; nothing is sent.
 
     Example: trustmix check node.toml
     """
@@ -144,6 +154,31 @@ def check_command(
     for name, count in data.class_counts().items():
         typer.echo(f"  {name}: {count}")
     typer.echo("The model takes these inputs and gives one number a class.")
+
+
+@app.command("export")
+@handle_errors
+def export_command(
+    node: Annotated[Path, typer.Argument(help="A node's file, see the documentation of deployments.")],
+    run: Annotated[
+        str | None, typer.Option("--run", help="The id of a run in the node's state; the last one if not set.")
+    ] = None,
+) -> None:
+    """Export the newest model of a node, at any round.
+
+    `join` does so when a run ends.
+
+    Example: trustmix export node.toml
+    """
+    _require_flower()
+    from trustmix.deploy.export import describe_card, export_model, find_run
+    from trustmix.deploy.node import NodeConfig
+
+    config = NodeConfig.load(node)
+    if run is not None and not re.fullmatch("[0-9a-f]{16}", run):
+        raise TrustmixError(f'"{run}" (--run) is not the id of a run; {config.state_folder} has a folder for each.')
+    text = describe_card(export_model(config, find_run(config, run)), config.model_folder)
+    typer.echo(printable(f"{text[0].upper()}{text[1:]}"))
 
 
 def _parse_address(text: str) -> tuple[str, int]:

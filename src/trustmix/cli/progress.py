@@ -14,7 +14,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from trustmix.federation import Callback, History, ProgressEvent
-    from trustmix.sweeps.sweep import RunOutcome, SweepCallback, SweepProgress
+    from trustmix.sweeps.schedule import RunOutcome, SweepCallback, SweepProgress
 
 
 class Display:

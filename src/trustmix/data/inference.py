@@ -14,6 +14,7 @@ import torch
 from trustmix.data.dataset import Dataset
 from trustmix.data.loading import read_npz
 from trustmix.data.tables import read_table, table_format
+from trustmix.data.tabular import read_features
 from trustmix.data.text import DEFAULT_TOKENIZER, join_columns, tokenize
 from trustmix.data.vision import IMAGE_SUFFIXES, decode_image, stack_images
 from trustmix.errors import TrustmixError
@@ -96,7 +97,7 @@ def read_samples(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Sam
     Parameters
     ----------
     path
-        An npz file, a table of texts, an image or a folder of images.
+        An npz file, a table of numbers or of texts, an image or a folder of images.
     spec
         The inputs that the model takes.
     options
@@ -123,7 +124,7 @@ def read_samples(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Sam
     if path.suffix == ".npz":
         samples = _read_arrays(path, spec)
     elif table_format(path):
-        samples = _read_texts(path, spec, options)
+        samples = (_read_texts if spec.is_text else _read_numbers)(path, spec, options)
     elif path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
         samples = _read_images(path, spec, options)
     else:
@@ -181,8 +182,6 @@ def _read_arrays(path: Path, spec: InputSpec) -> Samples:
 
 def _read_texts(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Samples:
     """Read a table of texts, padded to the length of the model's inputs."""
-    if not spec.is_text:
-        raise TrustmixError(f"{path} is a table of texts, but the model takes {spec}; put them into an npz file as x.")
     table = read_table(path)
     columns = options.get("text", "text")
     texts = join_columns(table, [columns] if isinstance(columns, str) else columns, path, "data.text of the run")
@@ -191,6 +190,18 @@ def _read_texts(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Samp
     padded = torch.nn.functional.pad(tokens, (0, spec.shape[0] - tokens.shape[1]), value=-1)
     labels = table.get(str(options.get("label", "label")), [None] * len(texts))
     return Samples(padded, encode_labels(labels, spec.classes), tuple(map(str, table.get("id", ()))))
+
+
+def _read_numbers(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Samples:
+    """Read a table of numbers: the columns of the run, or all but those of the labels and the names."""
+    if len(spec.shape) != 1 or spec.dtype != "float32":
+        raise TrustmixError(f"{path} is a table, but the model takes {spec}; put them into an npz file as x.")
+    table, label = read_table(path), str(options.get("label", "label"))
+    names = options.get("columns") or [name for name in table if name not in (label, "id")]
+    inputs = read_features(table, names, path)
+    labels = table.get(label, [None] * len(inputs))
+    ids = () if "id" in names else tuple(map(str, table.get("id", ())))
+    return Samples(inputs, encode_labels(labels, spec.classes), ids)
 
 
 def _read_images(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Samples:

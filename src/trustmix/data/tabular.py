@@ -71,7 +71,7 @@ def table(
     rows = read_table(file)
     names, indices = select_classes(read_labels(rows, label, file, "data.label"), classes)
     features = list(columns) if columns else [name for name in rows if name not in (label, group)]
-    inputs = _read_features(rows, features, file)
+    inputs = read_features(rows, features, file)
     labels = torch.tensor(indices)
     samples = Labelled(inputs[labels >= 0], labels[labels >= 0])
     train, held_out = split_off_test(samples, len(names), test, file.name)
@@ -165,7 +165,7 @@ def shared(path: Path | None = None, *, classes: Sequence[str], columns: Sequenc
     file = resolve_user_path(path, "shared", "a table of numbers or an npz file")
     if table_format(file):
         rows = read_table(file)
-        inputs = _read_features(rows, list(columns) if columns else list(rows), file)
+        inputs = read_features(rows, list(columns) if columns else list(rows), file)
         public = Labelled(inputs, torch.full((len(inputs),), -1))
     else:
         arrays = read_npz(file)
@@ -209,8 +209,33 @@ def _read_groups(rows: Table, name: str, path: Path) -> tuple[tuple[str, ...], t
     return tuple(values), torch.tensor([values.index(value) for value in found])
 
 
-def _read_features(rows: Table, names: Sequence[str], path: Path) -> torch.Tensor:
-    """Return the named columns as a tensor (n, features)."""
+def read_features(rows: Table, names: Sequence[str], path: Path) -> torch.Tensor:
+    """Return columns of numbers as a tensor.
+
+    Parameters
+    ----------
+    rows
+        The table.
+    names
+        The columns, in the order of the features.
+    path
+        The file of the table, for messages.
+
+    Returns
+    -------
+    torch.Tensor
+        (n, features) of float32.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no column, a column is missing, or a field is no number.
+
+    Examples
+    --------
+    >>> read_features(Table({"legs": ["4", "2"]}), ["legs"], Path("animals.csv")).tolist()
+    [[4.0], [2.0]]
+    """
     if not names:
         raise TrustmixError(f"{path} has no column of numbers beside the label.")
     return torch.stack([_parse_numbers(column(rows, name, path, "data.columns"), name, path) for name in names], 1)

@@ -1,14 +1,15 @@
 """The engine whose clients are behind a Flower grid: one request per client and round, replies until the deadline.
 
-A client that is not connected, does not reply in time or is still busy with an earlier request is left out of the
-round. It gets the request of the next round, with the newest teacher.
+A client that is not connected, does not reply in time or has not answered an earlier request is left out of the round.
+It gets the request of the next round, with the newest teacher. An answer that arrives after its round is handed over in
+the round in which it arrives; what becomes of it is participation.late.
 """
 
 import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flwr.app import Message
 
@@ -33,6 +34,7 @@ class _PendingRequest:
     """A request without a reply."""
 
     client: str
+    request: Request
     node: int
     connected_since: str
     """When the client's node had connected; a node that reconnects has lost the request."""
@@ -54,6 +56,8 @@ class FlowerEngine:
         Seconds to wait for replies. Without it, a round waits as long as the nodes are connected.
     clock : callable
         Seconds since any fixed moment, by which the deadline is measured.
+    on_poll : callable
+        Called whenever the nodes were polled, with the clients whose answers are awaited.
     """
 
     membership: Membership
@@ -61,6 +65,11 @@ class FlowerEngine:
     quorum: float = 0.5
     deadline: float | None = None
     clock: Callable[[], float] = time.monotonic
+    on_poll: Callable[[Collection[str]], None] = lambda _: None
+    _waiting: dict[str, str] = field(default_factory=dict, init=False)
+    """The clients whose answers the round waits for, by message id."""
+    _late: dict[str, Reply] = field(default_factory=dict, init=False)
+    """Answers that arrived after their rounds, by client."""
     _pending: dict[str, _PendingRequest] = field(default_factory=dict, init=False)
     """Requests without a reply, by message id; those of earlier rounds included."""
 
@@ -83,6 +92,7 @@ class FlowerEngine:
         needed = self._quorum_size(known) if resumed else self.expected_clients
         log.info("waiting for %d clients", needed)
         self.membership.poll_nodes()
+        self.on_poll([])
         while len(self._available) < needed:
             self._poll()
         end = self.clock() + grace
@@ -105,20 +115,24 @@ class FlowerEngine:
         """
         self._wait_for_quorum(requests)
         end = math.inf if self.deadline is None else self.clock() + self.deadline
-        waiting: dict[str, str] = {}
+        self._waiting, left_out = {}, list[Failure]()
         for client, request in requests.items():
             sent = self._send(client, request)
             if isinstance(sent, Failure):
-                yield sent
+                left_out.append(sent)
             else:
-                waiting[sent] = client
-        while waiting and self.clock() < end:
+                self._waiting[sent] = client
+        while self._waiting and self.clock() < end:
             for message_id, message in self._poll():
-                client = waiting.pop(message_id, "")
-                if client:
-                    yield self._parse(client, requests[client], message)
-        for client in waiting.values():
-            yield Failure(client, f"no answer within {self.deadline:g} s")
+                client = self._waiting.pop(message_id)
+                self._late.pop(client, None)
+                yield self._parse(client, requests[client], message)
+        left_out += [
+            Failure(client, f"no answer within {self.deadline:g} s", kind="late") for client in self._waiting.values()
+        ]
+        self._waiting = {}
+        for failure in left_out:
+            yield replace(failure, late=self._late.pop(failure.client, None))
 
     def close(self) -> None:
         """Do nothing: the caller that opened the grid closes it."""
@@ -147,30 +161,35 @@ class FlowerEngine:
     def _send(self, client: str, request: Request) -> str | Failure:
         """Send a request; its message id, or the reason why it was not sent."""
         if client not in self.membership.connected:
-            return Failure(client, "not connected", sent=False)
-        if client not in self._available:
-            return Failure(client, "still busy with an earlier round", sent=False)
+            return Failure(client, "not connected", sent=False, kind="absent")
+        earlier = [pending.request.round for pending in self._pending.values() if pending.client == client]
+        if earlier:
+            reason = f"it has not answered the request of round {max(earlier)} yet"
+            return Failure(client, reason, sent=False, kind="late")
         content = pack_request(self.membership.run_info.run, request)
         ttl = None if self.deadline is None else max(TTL_IN_DEADLINES * self.deadline, MIN_TTL)
         message_id = self.membership.send(client, content, str(request.round), ttl)
         if message_id is None:
             return Failure(client, "the request could not be sent", sent=False)
         self._pending[message_id] = _PendingRequest(
-            client, self.membership.node_of(client), self.membership.connected_since(client)
+            client, request, self.membership.node_of(client), self.membership.connected_since(client)
         )
         return message_id
 
     def _parse(self, client: str, request: Request, message: Message | None) -> Reply | Failure:
         """A client's reply; a client that has lost its folder is reset."""
         if message is None:
-            return Failure(client, "its node reconnected and had lost the request")
+            return Failure(client, "its node reconnected and had lost the request", kind="absent")
         reply = parse_reply(client, request, message)
         if isinstance(reply, Failure) and reply.reason == UNKNOWN_RUN:
             self.membership.reset(client)
         return reply
 
     def _accept(self, message_id: str, message: Message) -> list[tuple[str, Message | None]]:
-        """The reply, if it comes from the node that was sent the request; the request stays pending otherwise."""
+        """The reply, if it comes from the node that was sent the request; the request stays pending otherwise.
+
+        A reply that no round waits for any more is kept.
+        """
         pending = self._pending[message_id]
         try:
             validate_source(message, pending.node)
@@ -178,7 +197,13 @@ class FlowerEngine:
             log.info("a reply for client %s is refused: %s", pending.client, error)
             return []
         del self._pending[message_id]
-        return [(message_id, message)]
+        if message_id in self._waiting:
+            return [(message_id, message)]
+        reply = self._parse(pending.client, pending.request, message)
+        if isinstance(reply, Reply):
+            self._late[pending.client] = reply
+        log.info("client %s has answered the request of round %d late", pending.client, pending.request.round)
+        return []
 
     def _poll(self) -> list[tuple[str, Message | None]]:
         """Replies that have arrived, by message id, None for those that never will; handshakes are continued."""
@@ -195,5 +220,7 @@ class FlowerEngine:
         for message_id, pending in list(self._pending.items()):
             if self.membership.connected_since(pending.client) not in ("", pending.connected_since):
                 del self._pending[message_id]
-                replies.append((message_id, None))
+                replies += [(message_id, None)] if message_id in self._waiting else []
+        answered = {message_id for message_id, _ in replies}
+        self.on_poll([client for message_id, client in self._waiting.items() if message_id not in answered])
         return replies

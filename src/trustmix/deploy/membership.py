@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from trustmix import storage
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import StorageError, TrustmixError
+from trustmix.federation.reply_validation import to_valid_utf8
 from trustmix.transport.quota import UploadQuota
 from trustmix.transport.records import MAX_REASON, error_reason, pack_record, unpack_record
 from trustmix.transport.run_grid import MAX_REPLY_BYTES
@@ -92,6 +93,10 @@ class Membership:
     has_keys: bool = False
     quota: UploadQuota = field(default_factory=UploadQuota)
     max_reply_bytes: int = MAX_REPLY_BYTES
+    own_test: set[str] = field(default_factory=set, init=False)
+    """The clients that measure their accuracy on test samples of their own."""
+    last_heard: dict[str, float] = field(default_factory=dict, init=False)
+    """When each client was connected for the last time, in seconds since 1970."""
     handshakes: dict[str, _Handshake] = field(default_factory=dict, init=False)
     """Messages to nodes that are joining, by message id."""
     _keys: dict[str, str] = field(default_factory=dict, init=False)
@@ -102,6 +107,8 @@ class Membership:
     """When each node with a handshake was activated; a later activation is a new attempt to join."""
     _retry_at: dict[int, float] = field(default_factory=dict, init=False)
     """When a handshake that was lost on its way is begun again, by node."""
+    _refusals: dict[str, str] = field(default_factory=dict, init=False)
+    """Nodes that were refused, with the reason, since `take_refusals` was called."""
     _last_poll: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
@@ -157,6 +164,7 @@ class Membership:
             node.node_id: _Node(node.name, _fingerprint(node.public_key) if node.name else "", node.last_activated_at)
             for node in self.grid.get_nodes()
         }
+        self.last_heard |= dict.fromkeys(self.connected, time.time())
         joined = set(self._node_of.values())
         for node, info in self._nodes.items():
             is_new = self._contacted.get(node) != info.activated_at
@@ -189,12 +197,20 @@ class Membership:
             reason = str(error)
             if not message.has_error():
                 self._send_handshake(replace(handshake, step="refused"), self._pack_refusal(reason))
-        log.info("%s cannot join: %s", self._describe(handshake, facts), reason)
+        name = handshake.name or str(facts.get("client", handshake.node))[:MAX_ID]
+        self._refusals[to_valid_utf8(name)] = to_valid_utf8(reason)
+        log.info("%s %s cannot join: %s", "node" if handshake.name else "a node that calls itself", name, reason)
 
-    def _describe(self, handshake: _Handshake, facts: Mapping[str, object]) -> str:
-        """The name of a node for the log: that of its key, or the one that it claims."""
-        claimed = str(facts.get("client", handshake.node))[:MAX_ID]
-        return f"node {handshake.name}" if handshake.name else f"a node that calls itself {claimed}"
+    def take_refusals(self) -> dict[str, str]:
+        """The nodes that were refused since the last call.
+
+        Returns
+        -------
+        dict of str to str
+            The reason, by the name of the node's key, or by the name that it claims.
+        """
+        taken, self._refusals = self._refusals, {}
+        return taken
 
     def _pack_refusal(self, reason: str) -> RecordDict:
         """The message by which a node gets to know why its answer was refused."""
@@ -243,6 +259,8 @@ class Membership:
         """Add the client of a node that has the public set; send the public set to a node that lacks it."""
         client = str(facts.get("client", ""))
         self._validate_identity(client, handshake.node)
+        if facts.get("own_test") is True:
+            self.own_test.add(client)
         if facts.get("public") is True:
             self._add_client(client, handshake.node)
         elif handshake.step == "hello":

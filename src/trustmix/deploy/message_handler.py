@@ -18,13 +18,16 @@ from flwr.app import Message, RecordDict
 from trustmix import storage
 from trustmix.deploy.membership import validate_client_id
 from trustmix.deploy.run_info import RunInfo
-from trustmix.federation import Client, Public
+from trustmix.errors import TrustmixError
+from trustmix.federation import Client, Public, Request
 from trustmix.transport.records import MAX_REASON, pack_record, pack_reply, parse_request, unpack_record
 from trustmix.transport.refusal import DISK, FAILED, MESSAGE, PUBLIC_SET, STEP, UNKNOWN_RUN, NodeRefusal, failing_as
 from trustmix.wire import decode_public_set
 
 log = logging.getLogger(__name__)
 
+ModelExporter: TypeAlias = Callable[[Path], None]
+"""Exports the model of a client from the folder of its run."""
 ClientBuilder: TypeAlias = Callable[[RunInfo, Public, Path], Client]
 """Builds the client of a run from the run's description, the public set and the folder of the client's states."""
 
@@ -43,6 +46,10 @@ class MessageHandler:
         Builds the node's client when a run needs it.
     max_bytes : float
         The size of the folder beyond which messages are refused.
+    export_model : ModelExporter, optional
+        Called when a run is over, so that the node has its model as files.
+    own_test : bool
+        Whether accuracy is measured on test samples of the node's own, which the server records.
 
     Raises
     ------
@@ -54,6 +61,10 @@ class MessageHandler:
     folder: Path
     build_client: ClientBuilder
     max_bytes: float = math.inf
+    export_model: ModelExporter | None = None
+    own_test: bool = False
+    finished: str = field(default="", init=False)
+    """The id of the last run whose end this process has seen."""
     _clients: dict[str, Client] = field(default_factory=dict, init=False, repr=False)
     """The client in memory, by run; at most one."""
 
@@ -111,11 +122,27 @@ class MessageHandler:
         if kind == "train":
             with failing_as(MESSAGE):
                 request = parse_request(facts, payload)
-            log.info("round %d", request.round)
-            client = self._load_client(folder)
-            with failing_as(STEP):
-                return pack_reply(client.step(request))
+            return self._handle_request(folder, request)
         raise NodeRefusal(MESSAGE, f'messages of the kind "{kind[:40]}" are not known')
+
+    def _handle_request(self, folder: Path, request: Request) -> RecordDict:
+        """The reply to a request; after the closing request, which trains nothing, the model is exported."""
+        log.info("round %d" if request.train else "the last teacher, of round %d", request.round - (not request.train))
+        client = self._load_client(folder)
+        with failing_as(STEP):
+            reply = pack_reply(client.step(request))
+        if not request.train:
+            self.finished = folder.name
+            self._export(folder)
+        return reply
+
+    def _export(self, folder: Path) -> None:
+        """Export the model; the reply to the server does not depend on it."""
+        try:
+            if self.export_model is not None:
+                self.export_model(folder)
+        except (TrustmixError, OSError) as error:
+            log.warning("the model of client %s was not exported, try `trustmix export`: %s", self.client_id, error)
 
     def _run_folder(self, run: str) -> Path:
         """The folder of a run; only a well-formed id, which comes from the server, names one."""
@@ -130,7 +157,7 @@ class MessageHandler:
         if has_public_set:
             self._clients.pop(folder.name, None)
             self._load_client(folder)
-        return pack_record({"client": self.client_id, "public": has_public_set})
+        return pack_record({"client": self.client_id, "public": has_public_set, "own_test": self.own_test})
 
     def _handle_public_set(self, folder: Path, payload: bytes) -> RecordDict:
         """Keep the public set, if it has the fingerprint in the run's description."""
@@ -139,7 +166,7 @@ class MessageHandler:
             decode_public_set(payload, run_info.fingerprint)
         storage.write_bytes(folder / "public.message", payload)
         self._load_client(folder)
-        return pack_record({"client": self.client_id, "public": True})
+        return pack_record({"client": self.client_id, "public": True, "own_test": self.own_test})
 
     def _read_run_info(self, folder: Path) -> RunInfo:
         file = folder / "settings.json"

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from trustmix.data.inference import InputSpec
 from trustmix.errors import TrustmixError
+from trustmix.federation import Public
 from trustmix.settings.validation import format_validation_error
 
 MAX_NAME = 200
@@ -76,3 +78,19 @@ class RunInfo(BaseModel):
         except ValidationError as error:
             reason = format_validation_error(error, list(cls.model_fields))
             raise TrustmixError(f"the server's description of the run is not valid: {reason}") from error
+
+    def input_spec(self, public: Public) -> InputSpec:
+        """What the models of the run take, and the classes that they distinguish.
+
+        Parameters
+        ----------
+        public : Public
+            The public set, whose inputs are those of the nodes.
+
+        Returns
+        -------
+        InputSpec
+        """
+        dtype = str(public.inputs.dtype).removeprefix("torch.")
+        scale = (tuple(self.mean), tuple(self.std)) if dtype == "uint8" else None
+        return InputSpec(tuple(public.inputs.shape[1:]), dtype, tuple(self.classes), scale)

@@ -2,13 +2,14 @@
 
 import logging
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flwr.serverapp import Grid
 
 from trustmix import storage
 from trustmix.data import Dataset, Labelled
+from trustmix.data.inference import InputSpec
 from trustmix.data.tabular import feature_names
 from trustmix.deploy.flower_engine import FlowerEngine
 from trustmix.deploy.membership import MAX_ID, Membership
@@ -19,6 +20,7 @@ from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_client, build_server, build_student, client_model_factory
 from trustmix.experiment.data import load_data, load_public, select_test_set, validate_augmentation
 from trustmix.experiment.run_directory import RunDirectory
+from trustmix.experiment.saved_models import save_models
 from trustmix.federation import Client, Engine, History, Public, Round
 from trustmix.settings.config import EngineConfig
 from trustmix.settings.recipe import Recipe
@@ -228,16 +230,20 @@ def run_server(
         participation = recipe.participation
         flower = FlowerEngine(membership, nodes or recipe.clients, participation.quorum, participation.deadline)
         engine: Engine = flower
-        if recipe.faults.crash or recipe.faults.late:
-            engine = FaultInjectionEngine(flower, recipe.faults.crash, recipe.faults.late, recipe.seed)
+        if any(recipe.faults.model_dump().values()):
+            engine = FaultInjectionEngine(flower, **recipe.faults.model_dump(), seed=recipe.seed)
         student = _build_student(setup, folder / "clients")
         federation = build_server(recipe, engine, setup.public, setup.public_samples.labels, {}, student)
         grace = participation.deadline or RECONNECT_GRACE
         flower.wait_for_clients(grace, resumed=directory.checkpoint.load().exchange > 0)
-        for line in federation.iter_rounds(recipe.rounds, checkpoint=directory.checkpoint):
+        for played in federation.iter_rounds(recipe.rounds, checkpoint=directory.checkpoint):
+            own_test = [client for client in played.accuracy if client in membership.own_test]
+            line = replace(played, own_test=own_test, refused=membership.take_refusals())
             directory.append(line)
             log.info(_format_round(line))
-        history = History(directory.rounds(), setup.recipe.metric)
+        history = History(directory.rounds(), recipe.metric)
+        if student is not None:
+            save_models(directory.path, recipe, InputSpec.from_dataset(setup.data), len(history.rounds))
         directory.finish(history, recipe.method)
     return history
 

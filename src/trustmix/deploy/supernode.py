@@ -4,6 +4,7 @@ import logging
 import time
 
 from trustmix import storage
+from trustmix.deploy.export import describe_card, export_model
 from trustmix.deploy.message_handler import MessageHandler
 from trustmix.deploy.node import NodeConfig, build_node_client
 from trustmix.deploy.superlink import NODE_ID_FILE, ReplyNotDelivered, deactivate_node, handle_next_message
@@ -68,6 +69,8 @@ def make_handler(node: NodeConfig) -> MessageHandler:
         node.state_folder,
         lambda run_info, public, folder: build_node_client(node, run_info, public, folder),
         1e9 * node.allow.disk,
+        lambda folder: log.info("%s", describe_card(export_model(node, folder), node.model_folder)),
+        own_test=node.share is None and node.test > 0,
     )
 
 
@@ -88,12 +91,14 @@ def serve_node(supernode: SuperNode, handler: MessageHandler) -> None:
         tries again.
     """
     supernode.launch()
-    begin = time.monotonic()
+    begin, logged = time.monotonic(), ""
     while True:
         if not supernode.is_running:
-            _restart(supernode, handler, time.monotonic() - begin)
+            logged = _restart(supernode, handler, time.monotonic() - begin, logged)
         try:
-            if not handle_next_message(supernode, handler):
+            if handle_next_message(supernode, handler):
+                begin, logged = time.monotonic(), ""
+            else:
                 time.sleep(POLL_INTERVAL)
         except ReplyNotDelivered as error:
             # a SuperNode with a part of a reply would wait for the rest without end
@@ -101,22 +106,32 @@ def serve_node(supernode: SuperNode, handler: MessageHandler) -> None:
             supernode.stop()
 
 
-def _restart(supernode: SuperNode, handler: MessageHandler, elapsed: float) -> None:
-    """Start a SuperNode that has ended, unless the server does not let the node in."""
+def _restart(supernode: SuperNode, handler: MessageHandler, elapsed: float, logged: str) -> str:
+    """Start a SuperNode that has ended, unless the server does not let the node in; what it logs, it logs once."""
     node_id_file, reason = handler.folder / NODE_ID_FILE, supernode.log_tail()
+    client = handler.client_id
     if f"'{UNKNOWN_KEY} " in reason:
         raise TrustmixError(
-            f"The server at {supernode.server} does not let this node in: the key of client {handler.client_id} in "
+            f"The server at {supernode.server} does not let this node in: the key of client {client} in "
             f"{supernode.keys and supernode.keys.folder} is not registered there."
         )
     is_waiting = KEY_IN_USE in reason and elapsed < DISCONNECT_TIMEOUT
     if not node_id_file.exists() and not is_waiting:
         raise TrustmixError(
             f"The server at {supernode.server} does not let this node in: another node uses the key of client "
-            f"{handler.client_id}, or the certificate is not the server's. flower-supernode printed: {reason}"
+            f"{client}, or the certificate is not the server's. flower-supernode printed: {reason}"
         )
-    log.info("client %s has lost the connection to the server; trying again (%s)", handler.client_id, reason)
+    if KEY_IN_USE in reason:
+        text = f"client {client}: the server still counts an earlier connection as open; trying again"
+    elif handler.finished:
+        text = f"the run is over; client {client} waits for the next one (Ctrl-C ends)"
+    else:
+        text = f"client {client} has lost the connection to the server; trying again"
+    if text != logged:
+        log.info("%s", text)
+    log.debug("flower-supernode printed: %s", reason)
     if supernode.keys is not None and node_id_file.exists():
         deactivate_node(supernode.server, supernode.keys, int(storage.read_json(node_id_file)))
     time.sleep(RESTART_DELAY)
     supernode.launch()
+    return text

@@ -25,6 +25,7 @@ from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
 from trustmix.experiment.classifier_settings import validate_classifier_settings
 from trustmix.experiment.data import load_data, select_test_set, split_data, validate_augmentation
+from trustmix.experiment.first_stage import share_first_stage
 from trustmix.experiment.previews import build_trust_recorder
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.experiment.saved_models import STUDENT, model_factory
@@ -105,6 +106,7 @@ def build_federation(
     record: RunDirectory | None = None,
     data: Dataset | None = None,
     callbacks: Sequence[Callback] = (),
+    first_stages: Path | None = None,
 ) -> Experiment:
     """Build the federation of a recipe, and check everything that can be checked before the first epoch.
 
@@ -118,6 +120,8 @@ def build_federation(
         The data of the recipe, if they are loaded already.
     callbacks : sequence of Callback
         Observers of the run, besides the recorder of client weights.
+    first_stages : Path, optional
+        The directory of first private stages that runs share; see `share_first_stage`.
 
     Returns
     -------
@@ -165,6 +169,8 @@ def build_federation(
     engine = _wrap_engine(recipe, setup.engine, shared)
     federation = build_server(recipe, engine, shared, public.labels, classes, student, observers)
     resolved = original.resolve_engine({**setup.resolved, "store": "memory" if keep else "disk"})
+    if first_stages is not None:
+        share_first_stage(resolved, clients, first_stages)
     return Experiment(resolved, federation, data, clients, temporary)
 
 
@@ -186,10 +192,16 @@ def _wrap_engine(recipe: Recipe, engine: Engine, public: Public) -> Engine:
     """The engine with the attackers and the faults of the recipe."""
     if recipe.attack.kind is not None:
         engine = ByzantineEngine(
-            engine, public, recipe.attack.kind, recipe.attack.share, codec=recipe.wire.up, seed=recipe.seed
+            engine,
+            public,
+            recipe.attack.kind,
+            recipe.attack.share,
+            sees=recipe.attack.sees,
+            codec=recipe.wire.up,
+            seed=recipe.seed,
         )
-    if recipe.faults.crash or recipe.faults.late:
-        engine = FaultInjectionEngine(engine, recipe.faults.crash, recipe.faults.late, recipe.seed)
+    if any(recipe.faults.model_dump().values()):
+        engine = FaultInjectionEngine(engine, **recipe.faults.model_dump(), seed=recipe.seed)
     return engine
 
 

@@ -1,8 +1,9 @@
 """Estimate the cost of a run before it starts: bytes for every codec, memory, and time.
 
 Time is the number of training steps and of predictions, divided by their rates in a short trial on this machine under
-its current load. Bytes are those of a real message about some public samples, scaled up; the model is still untrained,
-so later messages compress better or worse.
+its current load. The trial's texts are unsorted, so that all its steps cost the same; a run sorts them by length, and
+its steps are counted by the tokens that they are padded to. Bytes are those of a real message about some public
+samples, scaled up; the model is still untrained, so later messages compress better or worse.
 """
 
 import math
@@ -22,7 +23,8 @@ from trustmix.federation import Client
 from trustmix.learners import DeviceConfig, make_learner
 from trustmix.learners.discriminator import count_steps
 from trustmix.learners.scoring import score_inputs
-from trustmix.learners.training import predict
+from trustmix.learners.training import batches, predict, token_lengths
+from trustmix.seeds import torch_generator
 from trustmix.settings.recipe import Recipe
 from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, encode_teacher, fedavg_bytes, scaffold_bytes
 
@@ -101,6 +103,7 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
         "engine.store=memory",
         "faults.crash=0",
         "faults.late=0",
+        "faults.slow=0",
     ]
     with build_federation(Recipe.load(recipe, without_faults)) as experiment:
         clients = list(experiment.clients)
@@ -122,7 +125,7 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
         recipe.rounds,
         parameters,
         description,
-        asked * (_steps(stepping, recipe, exchanges) / rate + fitting / plan.workers),
+        asked * (_padded_share(clients[0]) * _steps(stepping, recipe, exchanges) / rate + fitting / plan.workers),
         asked * _predicting_seconds(clients, kinds, recipe.rounds, plan, exchanges),
         memory_needed(recipe),
         _messages(clients[0], recipe.rounds) if exchanges else {},
@@ -162,6 +165,19 @@ def _fitting_seconds(clients: list[Client], stepping: list[Client], rounds: int,
         samples = 2 * own + len(client.public.inputs) if exchanges else own
         total += rounds * samples * each[client.architecture]
     return total
+
+
+def _padded_share(client: Client) -> float:
+    """Of texts: the mean padded length of a run's batches, as a part of that of the trial's unsorted ones; else 1."""
+    sizes = token_lengths(client.private.inputs)
+    if sizes is None:
+        return 1.0
+    lengths = []
+    for order in (sizes, None):
+        generator = torch_generator(client.seed, "trial", client.id)
+        found = [int(sizes[batch].max()) for batch in batches(len(sizes), client.training.batch, generator, order)]
+        lengths.append(sum(found) / len(found))
+    return lengths[0] / lengths[1]
 
 
 def _epsilon(clients: list[Client], rounds: int) -> tuple[float, float, float] | None:

@@ -3,7 +3,7 @@
 They can be written to a file of predictions, which `trustmix mix` reads.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from trustmix.data.inference import InputSpec, Samples, read_samples
 from trustmix.density import DISCRIMINATOR
 from trustmix.errors import TrustmixError
 from trustmix.experiment.data import client_calibration
-from trustmix.experiment.saved_models import STUDENT, load_model, read_inputs
+from trustmix.experiment.saved_models import load_model, model_name, read_inputs
 from trustmix.learners import DeviceConfig
 from trustmix.learners.scoring import score_inputs
 from trustmix.learners.training import predict as predict_logits
@@ -71,8 +71,26 @@ class PredictionResult:
         """
         largest = torch.softmax(self.logits.double(), 1).amax(1)
         for number, (cls, probability) in enumerate(zip(self.predicted.tolist(), largest.tolist(), strict=True)):
-            name = self.samples.ids[number] if self.samples.ids else f"sample {number}"
+            name = self.samples.ids[number] if self.samples.ids else f"sample {number + 1}"
             yield name, self.classes[cls], probability
+
+    def columns(self) -> dict[str, Sequence[object]]:
+        """Return the contents of a csv file of predictions.
+
+        Returns
+        -------
+        dict of str to sequence
+            `id`, the name or the number of a sample counted from 1, a column of probabilities per class, `predicted`,
+            and, where they are known, `label` and `score`.
+        """
+        labels = self.samples.labels.tolist()
+        ids: Sequence[object] = self.samples.ids or range(1, len(labels) + 1)
+        probabilities = torch.softmax(self.logits.double(), 1).T.tolist()
+        found = {"id": ids, **dict(zip(self.classes, probabilities, strict=True))}
+        found["predicted"] = [self.classes[index] for index in self.predicted.tolist()]
+        if any(label >= 0 for label in labels):
+            found["label"] = [self.classes[label] if label >= 0 else "" for label in labels]
+        return found | ({"score": self.trust["scores"].tolist()} if "scores" in self.trust else {})
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the contents of a file of predictions.
@@ -95,18 +113,19 @@ class PredictionResult:
 
 
 def predict(
-    folder: str | Path, data: str | Path, client: int | str = 0, *, allow_code: bool = False
+    folder: str | Path, data: str | Path, client: int | str | None = None, *, allow_code: bool = False
 ) -> PredictionResult:
-    """Predict samples with a client's model of a finished run.
+    """Predict samples with a client's model of a finished run, or with the model that a node has exported.
 
     Parameters
     ----------
     folder : str or Path
-        The run directory.
+        The run directory, or the model folder of a node.
     data : str or Path
         A file, a folder of images, or the name of a data set, whose test part is predicted.
-    client : int or str
-        The number of the client, or "student" for the server's model.
+    client : int or str, optional
+        The number of the client, the id of the node, or "student" for the server's model; by default the only model of
+        the folder, or that of client 0.
     allow_code : bool
         Whether to import what the recipe names as code even if the directory is not below the current one.
 
@@ -130,12 +149,13 @@ def predict(
     >>> predict(folder, "digits", client=3).logits.shape
     torch.Size([359, 10])
     """
-    model, inputs = load_model(folder, client, allow_code=allow_code), read_inputs(folder)
+    name = model_name(folder, client)
+    model, inputs = load_model(folder, name, allow_code=allow_code), read_inputs(folder)
     recipe = load_run_recipe(Path(folder), allow_code=allow_code)
     samples = _samples(data, inputs, recipe.data)
     logits = predict_logits(model, samples.inputs, DeviceConfig())
     raw = model.model if isinstance(model, WithTemperature) else model  # densities are of logits as they were sent
-    return PredictionResult(logits, samples, inputs.classes, _trust(recipe, str(client), raw, samples.inputs))
+    return PredictionResult(logits, samples, inputs.classes, _trust(recipe, name, raw, samples.inputs))
 
 
 def _samples(data: str | Path, inputs: InputSpec, trained_on: DataConfig) -> Samples:
@@ -159,9 +179,9 @@ def _trust(recipe: Recipe, client: str, model: nn.Module, inputs: torch.Tensor) 
     """Scores and class counts of the inputs, by the recipe's density fitted on the calibration samples.
 
     Nothing for a run with [privacy]: the scores would be computed from private samples without noise. Nothing for
-    discriminators either.
+    discriminators either, and nothing for a node, whose calibration samples are not in its model folder.
     """
-    if client == STUDENT or recipe.method.pooled_data or recipe.privacy.epsilon is not None:
+    if not client.isdecimal() or recipe.method.pooled_data or recipe.privacy.epsilon is not None:
         return {}
     if recipe.density.kind == DISCRIMINATOR:
         return {}  # they are not kept after they have scored the public set

@@ -28,6 +28,7 @@ def run(
     overwrite: bool = False,
     progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
+    first_stages: str | Path | None = None,
     **settings: object,
 ) -> History:
     """Run a recipe.
@@ -46,6 +47,8 @@ def run(
         Whether to show a progress bar; by default one is shown in notebooks.
     callbacks : sequence of Callback
         Observers of the run.
+    first_stages : str or Path, optional
+        A directory that keeps first private stages for other runs; a stage that is there is begun from.
     **settings
         Changes of the recipe, such as `rounds=2` or `split={"classes_per_client": 3}`; other keys of a section stay.
 
@@ -68,16 +71,17 @@ def run(
     recipe = Recipe.load(recipe, _changes(settings))
     if in_notebook() if progress is None else progress:
         callbacks = [*callbacks, ProgressBar()]
+    shared = None if first_stages is None else Path(first_stages)
     if out is None:
         _require_directory(recipe, resume=resume, overwrite=overwrite)
-        with build_federation(recipe, callbacks=callbacks) as experiment, running(callbacks, []):
+        with build_federation(recipe, callbacks=callbacks, first_stages=shared) as experiment, running(callbacks, []):
             return replace(experiment.federation.run(recipe.rounds), metric=recipe.metric)
     record = RunDirectory(Path(out))
     recipe = record.check(recipe, resume=resume, overwrite=overwrite)
     if resume and record.finished:
         return History(record.rounds(), recipe.metric)
     observers = [*make_callbacks(recipe, record), *callbacks]
-    with build_federation(recipe, record, callbacks=observers) as experiment:
+    with build_federation(recipe, record, callbacks=observers, first_stages=shared) as experiment:
         return _run_and_record(experiment, record, observers, overwrite=overwrite)
 
 

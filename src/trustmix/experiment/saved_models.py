@@ -2,7 +2,7 @@
 
 `models/` holds one safetensors file per client, `inputs.json` (shape, type and scale of the inputs, names of the
 classes), and, for texts, one folder per client that transformers opens. The training data are not needed to load a
-model.
+model. A node of a deployment has a folder of the same form with its own model alone.
 """
 
 import logging
@@ -19,6 +19,7 @@ from trustmix.data.inference import InputSpec
 from trustmix.data.text import DEFAULT_TOKENIZER, load_tokenizer
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import DiskStore
+from trustmix.federation.state import State
 from trustmix.learners.base import model_tensors
 from trustmix.models import ModelFactory, WithTemperature
 from trustmix.models.transformer import TextClassifier, save_for_transformers
@@ -35,21 +36,20 @@ INPUTS_FORMAT = 1
 """The version of models/inputs.json."""
 STUDENT = "student"
 """The id of the server's student, and the name of its file among the models."""
-
-
 CLIENT_NAME = f"(0|[1-9][0-9]*|{STUDENT})"
-"""The names that a model can have: the number of a client, or the student."""
+"""The names of the states of a run on one machine: the number of a client, or the student."""
 
 
-def load_model(folder: str | Path, client: int | str = 0, *, allow_code: bool = False) -> nn.Module:
-    """Load a client's model from a run directory.
+def load_model(folder: str | Path, client: int | str | None = None, *, allow_code: bool = False) -> nn.Module:
+    """Load a client's model from a run directory, or the model that a node of a deployment has exported.
 
     Parameters
     ----------
     folder : str or Path
-        The directory of a finished run.
-    client : int or str
-        The number of the client, or "student" for the server's model.
+        The directory of a finished run, or the model folder of a node.
+    client : int or str, optional
+        The number of the client, the id of the node, or "student" for the server's model; by default the only model of
+        the folder, or that of client 0.
     allow_code : bool
         Whether to import a model that the recipe names as code even if the directory is not below the current one.
 
@@ -74,25 +74,64 @@ def load_model(folder: str | Path, client: int | str = 0, *, allow_code: bool = 
     >>> load_model(folder, client=3)(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 10])
     """
-    models = Path(folder) / "models"
-    file = models / f"{client}.safetensors"
-    if not (models / "inputs.json").is_file():
-        there = (Path(folder) / "recipe.toml").is_file()
-        reason = "its run is not finished; go on with --resume" if there else "it is no run directory"
-        raise TrustmixError(f"{folder} holds no models: {reason}.")
-    if not re.fullmatch(CLIENT_NAME, str(client)) or not file.is_file():
-        known = sorted((found.stem for found in models.glob("*.safetensors")), key=lambda name: (len(name), name))
-        raise TrustmixError(f'{folder} has no model of client "{client}"; there are {", ".join(known)}.')
+    models, name = Path(folder) / "models", model_name(folder, client)
+    file = models / f"{name}.safetensors"
     recipe = load_run_recipe(Path(folder), allow_code=allow_code)
-    factory = _factory(recipe, read_inputs(folder), str(client))
+    factory = _factory(recipe, read_inputs(folder), name)
     options = dict(factory.options)
-    if factory.name == "encoder" and (models / str(client)).is_dir():
-        options["weights"] = str((models / str(client)).absolute())
+    if factory.name == "encoder" and (models / name).is_dir():
+        options["weights"] = str((models / name).absolute())
     elif factory.name is not None and factory.name != "encoder":
         options.pop("weights", None)  # pretrained weights would be replaced
     model = _load_weights(replace(factory, options=options), file)
     temperature = float(storage.read_tensors(file)[1].get("temperature", 1.0))
     return model if temperature == 1 else WithTemperature(model, temperature).eval()
+
+
+def model_name(folder: str | Path, client: int | str | None = None) -> str:
+    """The name of a model in a folder.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The directory of a finished run, or the model folder of a node.
+    client : int or str, optional
+        As in `load_model`.
+
+    Returns
+    -------
+    str
+        The number of a client, the id of a node, or "student".
+
+    Raises
+    ------
+    TrustmixError
+        If the folder has no such model; the message names those that there are, or the place where they are.
+    """
+    models = Path(folder) / "models"
+    if not (models / "inputs.json").is_file():
+        raise TrustmixError(f"{folder} holds no models: {_why_no_models(Path(folder))}.")
+    known = sorted((found.stem for found in models.glob("*.safetensors")), key=lambda name: (len(name), name))
+    name = str(client) if client is not None else known[0] if len(known) == 1 else "0"
+    if name not in known:
+        raise TrustmixError(f'{folder} has no model of client "{name}"; there are {", ".join(known)}.')
+    return name
+
+
+def _why_no_models(folder: Path) -> str:
+    """The reason for which a folder has no models."""
+    file = folder / "recipe.toml"
+    if not file.is_file():
+        if list(folder.glob("*/states")):
+            place = folder.with_name(folder.name.removesuffix("-state") + "-model")
+            return f"it is the state of a node; the model is in {place} once it is exported, see `trustmix export`"
+        return "it is no run directory"
+    if Recipe.load_stored(file).engine.name == "flower":
+        return (
+            "the run was served to nodes, and each node has its own model in the folder ID-model beside its file; the "
+            "server has a model only with [student]"
+        )
+    return "its run is not finished; go on with --resume"
 
 
 def read_inputs(folder: str | Path) -> InputSpec:
@@ -153,21 +192,46 @@ def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) ->
     StorageError
         If a file cannot be written.
     """
-    models = folder / "models"
     for states in sorted((folder / "checkpoint" / "clients").iterdir()):
         if not re.fullmatch(CLIENT_NAME, states.name):
             continue  # a file of another program
         state = DiskStore(states).load_before(rounds + 2)
         if state is not None:
-            file = models / f"{states.name}.safetensors"
-            storage.write_tensors(
-                file, model_tensors(state[0]), {"temperature": float(state[1].get("temperature", 1.0))}
-            )
-            if inputs.is_text:
-                _save_text_model(
-                    _load_weights(_factory(recipe, inputs, states.name), file), recipe, inputs, states.name, models
-                )
-    storage.write_json(models / "inputs.json", {"format": INPUTS_FORMAT, **asdict(inputs)})
+            save_model(folder, recipe, inputs, states.name, state)
+    _write_inputs(folder, inputs)
+
+
+def save_model(folder: Path, recipe: Recipe, inputs: InputSpec, client: str, state: State) -> None:
+    """Save the model of one client into the folder `models`.
+
+    Parameters
+    ----------
+    folder : Path
+        The run directory, or the model folder of a node.
+    recipe : Recipe
+        The recipe, which names the client's model.
+    inputs : InputSpec
+        The inputs that the model takes.
+    client : str
+        The client id.
+    state : State
+        A state of the client.
+
+    Raises
+    ------
+    StorageError
+        If a file cannot be written.
+    """
+    models = folder / "models"
+    file = models / f"{client}.safetensors"
+    storage.write_tensors(file, model_tensors(state[0]), {"temperature": float(state[1].get("temperature", 1.0))})
+    if inputs.is_text:
+        _save_text_model(_load_weights(_factory(recipe, inputs, client), file), recipe, inputs, client, models)
+    _write_inputs(folder, inputs)
+
+
+def _write_inputs(folder: Path, inputs: InputSpec) -> None:
+    storage.write_json(folder / "models" / "inputs.json", {"format": INPUTS_FORMAT, **asdict(inputs)})
 
 
 def _save_text_model(model: nn.Module, recipe: Recipe, inputs: InputSpec, client: str, models: Path) -> None:
@@ -188,10 +252,11 @@ def _save_text_model(model: nn.Module, recipe: Recipe, inputs: InputSpec, client
 
 
 def _factory(recipe: Recipe, inputs: InputSpec, client: str) -> ModelFactory:
-    """The factory of a client's model, or of the student."""
+    """The factory of a client's model, or of the student; the recipe of a node has one model."""
     if client == STUDENT:
         return model_factory(recipe.student or recipe.models[0], inputs, recipe.seed, client)
-    return model_factory(recipe.models[int(client) % len(recipe.models)], inputs, recipe.seed, client)
+    number = int(client) if client.isdecimal() else 0
+    return model_factory(recipe.models[number % len(recipe.models)], inputs, recipe.seed, client)
 
 
 def model_factory(model: ModelConfig, inputs: InputSpec, seed: int, owner: str) -> ModelFactory:

@@ -137,6 +137,8 @@ class Client:
     """What was spent of the privacy of these data; by default one in memory, and none where noise is simulated."""
     share_figures: bool = True
     """Send accuracy, NLL and ECE on the test set; otherwise they are logged, as where a promise covers that set too."""
+    first_stage: Store | None = None
+    """Where runs that begin alike share the state after the first private stage: taken from here, or kept here."""
     keep: bool = True
     """Keep the model in memory between rounds; otherwise it lives in the store alone."""
     _live: ModelState | None = field(default=None, init=False, repr=False)
@@ -278,11 +280,13 @@ class Client:
         if request.train:
             if mixed:
                 self._count_stage(state)
-            else:
+            elif not self._take_first_stage(state, request.round):
                 job = self.private_job(state, request.round)
                 releases = self._stage_releases(state, request)
                 yield job
                 seconds["train"] = job.seconds
+                if self.first_stage is not None and request.round == 1:
+                    self.first_stage.save(1, self._to_stored(state))
             if self.test is not None:
                 with _timed(seconds, "evaluate"):
                     own = self._own_class_test(self.test)
@@ -295,8 +299,7 @@ class Client:
                     payload = self.make_upload(state, request)
         spent = self._spend(state, request.round, releases, payload) if request.train else {}
         with _timed(seconds, "save"):
-            tensors, facts = _to_stored(state)
-            self.store.save(request.round, (tensors, {**facts, "client": self.id, "data": self.data_fingerprint}))
+            self.store.save(request.round, self._to_stored(state))
         if not self.share_figures:
             _log_figures(request.round, tested.get("accuracy"), local_accuracy)
             tested, local_accuracy = {}, None
@@ -366,6 +369,19 @@ class Client:
                 self._validate_owner(stored[1])
                 _restore(self._live, stored)
         return self._live
+
+    def _take_first_stage(self, state: ModelState, round_: int) -> bool:
+        """Go on from the shared state after the first private stage, if this is that stage and the state is there."""
+        stored = self.first_stage.load_before(2) if self.first_stage is not None and round_ == 1 else None
+        if stored is not None:
+            self._validate_owner(stored[1])
+            _restore(state, stored)
+        return stored is not None
+
+    def _to_stored(self, state: ModelState) -> State:
+        """The state with its owner."""
+        tensors, facts = _to_stored(state)
+        return tensors, {**facts, "client": self.id, "data": self.data_fingerprint}
 
     def _validate_owner(self, facts: Mapping[str, object]) -> None:
         """Raise if a state is of another client, or of a model that was trained on other data."""

@@ -15,6 +15,7 @@ from trustmix.density import roc_auc
 from trustmix.errors import TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerAlgorithm, ServerContext
 from trustmix.federation.client import LabelSharing
+from trustmix.federation.late import late_weight
 from trustmix.federation.messages import Reply, Request
 from trustmix.metrics import ClassificationMetrics
 from trustmix.wire import decode_upload, encode_teacher, predictions_bytes
@@ -50,12 +51,14 @@ class Distillation(ServerAlgorithm):
             callback.on_round_begin(round_, self.aggregator)
 
     def aggregate(self, reply: Reply) -> None:
-        """Decode the upload of a reply and fold it."""
+        """Decode the upload of a reply and fold it; one of an earlier round counts less."""
         header = self.context.public.header(reply.client, reply.round)
         upload = decode_upload(reply.payload or b"", header, self._last_teacher)
         validate_label_set(upload, self.context.labels)
         if not self._uses_label_sets:  # a set that the rule does not use would only shield its client from the guard
             upload = replace(upload, class_counts=None)
+        if reply.round < self._round:
+            upload = replace(upload, weight=upload.weight * late_weight(self._round - reply.round))
         self.aggregator.update(upload)
         self._density_aucs += self._density_auc(upload)
         for callback in self.context.callbacks:

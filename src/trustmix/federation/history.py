@@ -128,6 +128,14 @@ class Round:
     """Clients whose upload is in the teacher."""
     failed: dict[str, str] = field(default_factory=dict)
     """The reason for every client that was left out."""
+    absence: dict[str, str] = field(default_factory=dict)
+    """The kind of the reason: absent (not connected), late, refused or failed."""
+    late: dict[str, int] = field(default_factory=dict)
+    """The age in rounds of each upload in the teacher that arrived after its own round (participation.late)."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """In a deployment: nodes that tried to join since the round before and were refused, with the reason."""
+    own_test: list[str] = field(default_factory=list)
+    """In a deployment: clients whose accuracies are measured on test samples of their own, which differ by client."""
     guard: dict[str, dict[str, float]] = field(default_factory=dict)
     """What the guard did to a client: the fraction of its scores that was lowered, its regret, the weight that it kept,
     and the number of replies beyond the first, which were dropped."""

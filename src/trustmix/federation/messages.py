@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Absence: TypeAlias = Literal["absent", "late", "refused", "failed"]
+"""Why a client is not in a round: not connected, no answer in time, its answer was refused, or its step failed."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +68,6 @@ class Failure:
     reason: str
     sent: bool = True
     """Whether the request reached the client's machine at all."""
+    kind: Absence = "failed"
+    late: Reply | None = None
+    """An answer of this or of an earlier round that its round did not wait for, where it is known."""

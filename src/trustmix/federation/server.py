@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -21,7 +21,8 @@ from trustmix.federation.callbacks import Callback, ProgressEvent
 from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.engine import ENGINES, Engine
 from trustmix.federation.history import MAX_RECALLS, WALL, History, Round
-from trustmix.federation.messages import Failure, Reply, Request
+from trustmix.federation.late import pack_late, unpack_late, upload_only, without_late
+from trustmix.federation.messages import Absence, Failure, Reply, Request
 from trustmix.federation.method import Rule, resolve_method
 from trustmix.federation.public_set import Public
 from trustmix.federation.reply_validation import LONGEST_NAME, rejection_reason, sanitize_reply, to_valid_utf8
@@ -39,6 +40,8 @@ class Participation:
     """Part of the asked clients whose uploads must arrive; with fewer the run stops, and can be resumed."""
     deadline: float | None = None
     """Seconds a client's step may take; a later answer is left out of the round."""
+    late: Literal["drop", "next"] = "drop"
+    """What becomes of an upload that arrives after its round: nothing, or a part in the next one (see `late`)."""
 
 
 @dataclass
@@ -47,6 +50,9 @@ class RoundReplies:
 
     replies: dict[str, Reply] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    absence: dict[str, Absence] = field(default_factory=dict)
+    late: dict[str, Reply] = field(default_factory=dict)
+    """Answers that their round did not wait for."""
     unreached: set[str] = field(default_factory=set)
     """Clients that the request was never sent to."""
     upload_bytes: dict[str, int] = field(default_factory=dict)
@@ -125,6 +131,8 @@ class Federation:
             self._check_architecture([*clients, *([student] if student else [])])
         self.engine: Engine = ENGINES.get("local")(clients).engine if isinstance(clients, Sequence) else clients
         self.participation = participation or Participation()
+        if self.participation.late == "next" and self.method.exchanges != "predictions":
+            raise TrustmixError(f'participation.late = "next" is for methods that exchange predictions, not {rule}.')
         self.callbacks = tuple(callbacks)
         self.seed = seed
         self.context = ServerContext(
@@ -173,7 +181,8 @@ class Federation:
         state = checkpoint.load() if checkpoint else ServerState()
         if state.exchange == 0:
             state = ServerState(teacher=self.algorithm.initial_message())
-        self.algorithm.load_state_dict(state.memory)
+        self.algorithm.load_state_dict(without_late(state.memory))
+        late = unpack_late(state.memory)
         accuracy = None
         begin = time.perf_counter()
         for number in range(state.exchange + 1, rounds + 2):
@@ -185,6 +194,7 @@ class Federation:
             upload = self.algorithm.wants_uploads and not closing
             request = Request(number, state.teacher, train=not closing, upload=upload)
             result = self._exchange(request, asked, event)
+            late = self._use_late(request, late | result.late, result)
             self._check_quorum(number, asked, result)
             if state.pending is not None:
                 line = _complete(Round(**state.pending), result, state.teacher, asked, closing)
@@ -195,7 +205,8 @@ class Federation:
                     callback.on_round_end(line)
             message, pending = (None, None) if closing else self._close_round(number, result)
             states = state.states | self._newest_states(number, result)
-            state = ServerState(number, message, pending, self.algorithm.state_dict(), states)
+            memory = {**self.algorithm.state_dict(), **pack_late(late)}
+            state = ServerState(number, message, pending, memory, states)
             if checkpoint:
                 checkpoint.commit(state)
 
@@ -203,7 +214,8 @@ class Federation:
         """The rounds of the states that an exchange has left; a student that learns is one round ahead."""
         student = self.context.student
         ahead = None if student is None else student.store.newest_before(number + 2)
-        return dict.fromkeys(result.replies, number) | ({} if student is None or ahead is None else {student.id: ahead})
+        own = {client: reply.round for client, reply in result.replies.items()}
+        return own | ({} if student is None or ahead is None else {student.id: ahead})
 
     def _check_architecture(self, clients: Sequence[Client]) -> None:
         if len({client.architecture for client in clients}) > 1:
@@ -229,41 +241,57 @@ class Federation:
             if answer.client in result.replies or answer.client in result.failed:
                 result.duplicates[answer.client] = result.duplicates.get(answer.client, 0) + 1
                 continue
-            if isinstance(answer, Failure):
-                reason: str | None = answer.reason
-                result.unreached |= set() if answer.sent else {answer.client}
-            else:
-                reason = self._receive(answer, request, asked, result)
-            if reason is not None:
-                result.failed[to_valid_utf8(answer.client[:LONGEST_NAME])] = to_valid_utf8(reason)
+            failure = answer if isinstance(answer, Failure) else self._receive(answer, request, asked, result)
+            if failure is not None:
+                name = to_valid_utf8(answer.client[:LONGEST_NAME])
+                result.failed[name], result.absence[name] = to_valid_utf8(failure.reason), failure.kind
+                result.unreached |= set() if failure.sent else {answer.client}
+                result.late |= {} if failure.late is None else {answer.client: sanitize_reply(failure.late)}
         for client in asked:
             if client not in result.replies and client not in result.failed:
-                result.failed[client] = "the engine brought no answer"
+                result.failed[client], result.absence[client] = "the engine brought no answer", "failed"
         return result
+
+    def _use_late(self, request: Request, late: Mapping[str, Reply], result: RoundReplies) -> dict[str, Reply]:
+        """Take in uploads of earlier rounds of clients without a newer one; return those that arrived just now."""
+        if self.participation.late == "drop" or not request.upload:
+            return {}
+        for client, reply in late.items():
+            if reply.round < request.round and client not in result.replies and reply.payload is not None:
+                result.upload_bytes[client] = len(reply.payload)
+                failure = self._aggregate(upload_only(reply), result)
+                if failure is None:
+                    result.replies[client] = replace(upload_only(reply), payload=None)
+                    result.failed.pop(client, None)
+                    result.absence.pop(client, None)
+                else:
+                    result.failed[client], result.absence[client] = to_valid_utf8(failure.reason), failure.kind
+        return {client: reply for client, reply in late.items() if reply.round == request.round}
 
     def _report_progress(self, event: ProgressEvent) -> None:
         for callback in self.callbacks:
             callback.on_progress(event)
 
-    def _receive(self, answer: Reply, request: Request, asked: Sequence[str], result: RoundReplies) -> str | None:
+    def _receive(self, answer: Reply, request: Request, asked: Sequence[str], result: RoundReplies) -> Failure | None:
         """Take one answer in, or return why not."""
         reason = rejection_reason(answer, request.round, asked)
         if reason is not None:
-            return reason
+            return Failure(answer.client, reason, kind="refused")
         answer = sanitize_reply(answer)
         if answer.payload is not None:
             result.upload_bytes[answer.client] = len(answer.payload)
         result.add_seconds(answer.seconds)
-        reason = self._aggregate(answer, result) if request.train else None
-        if reason is None:
+        failure = self._aggregate(answer, result) if request.train else None
+        if failure is None:
             result.replies[answer.client] = replace(answer, payload=None)  # aggregated: only its figures are kept
-        return reason
+        return failure
 
-    def _aggregate(self, reply: Reply, result: RoundReplies) -> str | None:
+    def _aggregate(self, reply: Reply, result: RoundReplies) -> Failure | None:
         """Hand one reply to the algorithm, or return why not."""
         took, deadline = sum(reply.seconds.values()), self.participation.deadline
         if deadline is not None and took > deadline:
-            return f"answered after {took:.1f} s, the deadline is {deadline:g} s"
+            reason = f"answered after {took:.1f} s, the deadline is {deadline:g} s"
+            return Failure(reply.client, reason, kind="late", late=reply)
         if not self.algorithm.wants_uploads:
             return None
         begin = time.perf_counter()
@@ -272,7 +300,7 @@ class Federation:
         except StorageError:  # no fault of the client: the round cannot be finished here
             raise
         except TrustmixError as error:
-            return f"upload refused: {error}"
+            return Failure(reply.client, f"upload refused: {error}", kind="refused")
         finally:
             result.add_seconds({"mix": time.perf_counter() - begin})
         return None
@@ -304,6 +332,8 @@ class Federation:
             epsilon_round=_largest(reply.epsilon_round for reply in replies),
             participants=list(result.replies),
             failed=result.failed,
+            absence=dict(result.absence),
+            late={c: number - reply.round for c, reply in result.replies.items() if reply.round < number},
             guard=_with_duplicates(self.algorithm.guard_report(), result.duplicates),
             seconds={stage: s for stage, s in result.seconds.items() if stage not in LATER_STAGES},
         )
@@ -336,6 +366,7 @@ def _complete(line: Round, result: RoundReplies, message: bytes | None, asked: S
         bytes_down=len(message or b"") * len(sent),
         client_bytes_down=dict.fromkeys(sent, len(message or b"")),
         failed=line.failed | (result.failed if closing else {}),
+        absence=line.absence | (dict(result.absence) if closing else {}),
         seconds={s: line.seconds.get(s, 0.0) + later.get(s, 0.0) for s in {**line.seconds, **later}},
     )
 

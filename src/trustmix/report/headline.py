@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+from trustmix.density import RATIO
+from trustmix.federation import METHODS
 from trustmix.report.study import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
+from trustmix.settings.config import Tau
 from trustmix.sweeps.tables import MeanStd
 
 
@@ -55,6 +58,8 @@ def subtitle(study: Study) -> str:
     return " · ".join([*parts, f"seed {next(iter(seeds))}" if len(seeds) == 1 else f"{len(seeds)} seeds"])
 
 
+NEAR_CHANCE = 0.6
+"""Below this AUC in the last round, scores hardly tell a client's own classes from others; one half is chance."""
 LOW_AGREEMENT = 0.5
 """Below this agreement in the last round, clients have not learnt what the teacher knows."""
 MAX_WARNINGS = 5
@@ -72,16 +77,54 @@ def warnings(study: Study) -> list[str]:
     Returns
     -------
     list of str
-        One sentence per method and task whose clients agree with less than half of the teacher in the last round,
-        the lowest first.
+        One sentence per method and task whose clients agree with less than half of the teacher in the last round, and
+        one per method and task that weighs clients by scores whose AUC is near chance in the last round; the lowest
+        first.
     """
+    return (_agreement_warnings(study) + _density_warnings(study))[:MAX_WARNINGS]
+
+
+def _agreement_warnings(study: Study) -> list[str]:
     agreements = [(cell.final("agreement_mean").mean, cell) for cell in study.cells]
     low = [(value, cell) for value, cell in agreements if value is not None and value < LOW_AGREEMENT]
     found = []
-    for value, cell in sorted(low, key=lambda entry: entry[0])[:MAX_WARNINGS]:
-        name = ", ".join(part for part in (cell.method.name, cell.task.name) if part)
-        found.append(f"{name}: clients take in {100 * value:.0f} % of the teacher; {_advice(cell)}.")
+    for value, cell in sorted(low, key=lambda entry: entry[0]):
+        found.append(f"{_cell_name(cell)}: clients take in {100 * value:.0f} % of the teacher; {_advice(cell)}.")
     return found
+
+
+def _density_warnings(study: Study) -> list[str]:
+    areas = [(cell.final("density_auc").mean, cell) for cell in study.cells if _weighs_by_scores(cell)]
+    low = [(value, cell) for value, cell in areas if value is not None and value < NEAR_CHANCE]
+    found = []
+    for value, cell in sorted(low, key=lambda entry: entry[0]):
+        found.append(
+            f"{_cell_name(cell)}: the scores hardly tell a client's own classes from others (AUC {value:.2f}, chance "
+            f"is 0.50), so weights are close to arbitrary; {_density_advice(cell)}."
+        )
+    return found
+
+
+def _weighs_by_scores(cell: Cell) -> bool:
+    """Whether the rule's weights are made of scores; not known of rules of the user's own."""
+    rule = cell.runs[0].recipe.rule
+    if isinstance(rule, Tau):
+        return rule.tau > 0
+    return rule in METHODS and (bool(METHODS.get(rule).tau) or METHODS.get(rule).density == RATIO)
+
+
+def _density_advice(cell: Cell) -> str:
+    """What may raise the AUC."""
+    recipe = cell.runs[0].recipe
+    if recipe.privacy.epsilon is not None:
+        return "under [privacy], density.kind = ratio with a share of epsilon by privacy.ratio can be better"
+    if recipe.density.kind == RATIO:
+        return "more private samples, or a public set that is closer to them, may help, and so may rule = avg"
+    return "density.kind = ratio is the better choice; longer private training may help, too"
+
+
+def _cell_name(cell: Cell) -> str:
+    return ", ".join(part for part in (cell.method.name, cell.task.name) if part)
 
 
 def _advice(cell: Cell) -> str:

@@ -315,6 +315,9 @@ class ParticipationConfig(ConfigModel):
     fraction: Part = Field(1.0, description="part of the clients asked each round")
     quorum: Part = Field(0.5, description="part of the asked clients that must answer")
     deadline: float | None = Field(None, gt=0, description="seconds a client's step may take")
+    late: Literal["drop", "next"] = Field(
+        "drop", description="next uses an upload that comes after its round in the next one, with less weight"
+    )
 
 
 class FaultsConfig(ConfigModel):
@@ -322,6 +325,7 @@ class FaultsConfig(ConfigModel):
 
     crash: Chance = Field(0.0, description="chance that a client crashes before its step, for studies")
     late: Chance = Field(0.0, description="chance that an answer comes too late")
+    slow: Chance = Field(0.0, description="part of the clients that need two rounds for each step")
 
 
 class GuardConfig(ConfigModel):
@@ -336,6 +340,9 @@ class AttackConfig(ConfigModel):
 
     kind: str | None = Field(None, description="what they do; no client lies if not set")
     share: Chance = Field(0.2, description="part of the clients that lie")
+    sees: Literal["uploads", "teacher"] = Field(
+        "uploads", description="what liars know: the honest uploads of the round, or the last teacher alone"
+    )
 
     @field_validator("kind")
     @classmethod

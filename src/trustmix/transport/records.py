@@ -167,7 +167,7 @@ def parse_reply(client: str, request: Request, message: Message) -> Reply | Fail
             found = f"client {facts.get('client')}, round {facts.get('round')}"[:100]
             raise TrustmixError(f"it is from {found}; the request was to client {client}, round {request.round}")
     except TrustmixError as error:
-        return Failure(client, f"reply refused: {error}")
+        return Failure(client, f"reply refused: {error}", kind="refused")
     figures = {name: _figure(facts.get(name)) for name in FIGURES}
     epochs, seconds = facts.get("public_epochs"), _seconds(facts.get("seconds"))
     whole = epochs if type(epochs) is int else None
