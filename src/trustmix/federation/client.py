@@ -264,7 +264,7 @@ class Client:
     def _step_jobs(self, request: Request) -> Generator[Job, None, Reply]:
         state = self._resume(request.round)
         seconds: dict[str, float] = {}
-        tested: dict[str, float] = {}
+        tested: dict[str, Any] = {}
         local_accuracy = payload = agreement = public_epochs = None
         mixed = False
         releases: list[Release] = []
@@ -303,10 +303,10 @@ class Client:
         if not self.share_figures:
             _log_figures(request.round, tested.get("accuracy"), local_accuracy)
             tested, local_accuracy = {}, None
-        known = {"local_accuracy": local_accuracy, "agreement": agreement, **tested, **spent}
+        known: dict[str, Any] = {"local_accuracy": local_accuracy, "agreement": agreement, **tested, **spent}
         return Reply(self.id, request.round, payload, seconds=seconds, public_epochs=public_epochs, **known)
 
-    def _evaluate(self, state: ModelState) -> dict[str, float]:
+    def _evaluate(self, state: ModelState) -> dict[str, Any]:
         """Fit the temperature, where that is wanted, and measure the predictions on all classes of the test set."""
         if self.training.calibrate:
             logits = predict(state.model, self.calibration.inputs, self.hardware)

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SUMMARY_FIELDS = (
-    "metric",
-    "best",
     "best_accuracy",
     "best_round",
     "final_accuracy",
@@ -22,6 +20,8 @@ SUMMARY_FIELDS = (
     "bytes_down",
     "seconds",
     "failures",
+    "metric",
+    "best",
 )
 """The columns of runs.csv after settings and seed, by their names in summary.json."""
 
@@ -189,7 +189,7 @@ def runs_to_csv(over: Mapping[str, Sequence[object]], results: Sequence[RunResul
     Examples
     --------
     >>> runs_to_csv({"rule": ["avg"]}, [RunResult({"rule": "avg"}, 7, {"best_accuracy": 0.5})]).splitlines()[1]
-    'avg,7,0.5,,,,,,,'
+    'avg,7,0.5,,,,,,,,,'
     """
     lines: list[list[object]] = [[*over, "seed", *SUMMARY_FIELDS]]
     for result in results:
