@@ -1,4 +1,4 @@
-"""Three kinds of learners in a served federation, one of them killed: real processes, the numbers of a simulation."""
+"""Three kinds of learners in a served federation that is killed: real processes, the numbers of a simulation."""
 
 import signal
 from pathlib import Path
@@ -24,7 +24,9 @@ SETTINGS = [
 ]
 
 
-def test_a_node_with_boosted_trees_that_is_killed_and_joins_again_changes_no_number(tmp_path: Path) -> None:
+def test_server_and_a_node_with_boosted_trees_that_are_killed_and_started_again_change_no_number(
+    tmp_path: Path,
+) -> None:
     expected = tm.run(tm.Recipe.load("tabular", [*SETTINGS, "engine.mode=sequential"]))
     deployment = Deployment(tmp_path, "tabular", [*SETTINGS, "participation.deadline=300"], ["0", "1", "2"])
     try:
@@ -32,9 +34,11 @@ def test_a_node_with_boosted_trees_that_is_killed_and_joins_again_changes_no_num
         for node in "012":
             deployment.join(node)
         deployment.wait(lambda: len(deployment.rounds()) >= 1, TIMEOUT, "the first round")
-        deployment.processes["0"].send_signal(signal.SIGKILL)
-        deployment.processes["0"].wait()
+        for name in ("serve", "0"):
+            deployment.processes[name].send_signal(signal.SIGKILL)
+            deployment.processes[name].wait()
         deployment.join("0")
+        deployment.serve()  # it goes on where the run directory ends
         assert deployment.finish(TIMEOUT) == 0, deployment.log("serve") + deployment.log("0")
         found = deployment.rounds()
     finally:
