@@ -6,7 +6,7 @@ exchange, which goes to every client, only distils and evaluates. What replies m
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from types import TracebackType
@@ -236,12 +236,13 @@ class Federation:
         if request.train:
             self.algorithm.begin_round(request.round, request.teacher)
         self._report_progress(event)
-        for done, answer in enumerate(self.engine.exchange(dict.fromkeys(asked, request)), 1):
+        requests = dict.fromkeys(asked, request)
+        for done, answer in enumerate(self.engine.exchange(requests), 1):
             self._report_progress(replace(event, done=min(done, len(asked))))
             if answer.client in result.replies or answer.client in result.failed:
                 result.duplicates[answer.client] = result.duplicates.get(answer.client, 0) + 1
                 continue
-            failure = answer if isinstance(answer, Failure) else self._receive(answer, request, asked, result)
+            failure = answer if isinstance(answer, Failure) else self._receive(answer, request, requests, result)
             if failure is not None:
                 name = to_valid_utf8(answer.client[:LONGEST_NAME])
                 result.failed[name], result.absence[name] = to_valid_utf8(failure.reason), failure.kind
@@ -272,7 +273,7 @@ class Federation:
         for callback in self.callbacks:
             callback.on_progress(event)
 
-    def _receive(self, answer: Reply, request: Request, asked: Sequence[str], result: RoundReplies) -> Failure | None:
+    def _receive(self, answer: Reply, request: Request, asked: Container[str], result: RoundReplies) -> Failure | None:
         """Take one answer in, or return why not."""
         reason = rejection_reason(answer, request.round, asked)
         if reason is not None:
