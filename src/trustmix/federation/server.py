@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -20,7 +20,7 @@ from trustmix.federation.algorithm import RoundResult, ServerContext
 from trustmix.federation.callbacks import Callback, ProgressEvent
 from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.engine import ENGINES, Engine
-from trustmix.federation.history import WALL, History, Round
+from trustmix.federation.history import MAX_RECALLS, WALL, History, Round
 from trustmix.federation.late import pack_late, unpack_late, upload_only, without_late
 from trustmix.federation.messages import Absence, Failure, Reply, Request
 from trustmix.federation.method import Rule, resolve_method
@@ -360,12 +360,34 @@ def _complete(line: Round, result: RoundReplies, message: bytes | None, asked: S
         agreement_mean=_mean(agreement.values()),
         nll_mean=_mean(reply.nll for reply in result.replies.values()),
         ece_mean=_mean(reply.ece for reply in result.replies.values()),
+        **_mean_and_each(result.replies, "balanced_accuracy"),
+        **_mean_and_each(result.replies, "macro_f1"),
+        **_mean_and_each(result.replies, "auroc"),
+        **_recalls(result.replies),
         bytes_down=len(message or b"") * len(sent),
         client_bytes_down=dict.fromkeys(sent, len(message or b"")),
         failed=line.failed | (result.failed if closing else {}),
         absence=line.absence | (dict(result.absence) if closing else {}),
         seconds={s: line.seconds.get(s, 0.0) + later.get(s, 0.0) for s in {**line.seconds, **later}},
     )
+
+
+def _mean_and_each(replies: Mapping[str, Reply], name: str) -> dict[str, Any]:
+    """A figure by client, and its mean over those that have it."""
+    each = {client: found for client, reply in replies.items() if (found := getattr(reply, name)) is not None}
+    return {name: each, f"{name}_mean": _mean(each.values())}
+
+
+def _recalls(replies: Mapping[str, Reply]) -> dict[str, Any]:
+    """The recall of each class, mean over clients, and by client where these are few."""
+    each = {
+        client: [None if value is None else round(value, 4) for value in reply.recall]
+        for client, reply in replies.items()
+        if reply.recall is not None
+    }
+    mean = [_mean(values) for values in zip(*each.values(), strict=True)]
+    few = len(each) * len(mean) <= MAX_RECALLS
+    return {"recall": each if few else {}, "recall_mean": [m if m is None else round(m, 4) for m in mean]}
 
 
 def _with_duplicates(
