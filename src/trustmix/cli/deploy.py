@@ -36,7 +36,9 @@ def keys_command(
         list[str] | None, typer.Option("--host", help="A name or address by which nodes reach the server.")
     ] = None,
 ) -> None:
-    """Make an authority, the server's certificate and a key for each node; again, to add nodes.
+    """Make the server's certificate and a key for each node.
+
+    An authority signs them. The same command again adds nodes.
 
     Example: trustmix keys keys --host trustmix.example.org --nodes north,south
     """
@@ -68,7 +70,9 @@ def serve_command(
     ] = None,
     allow_code: AllowCode = False,
 ) -> None:
-    """Run a recipe with clients on other machines; the same command again goes on where it stopped.
+    """Run a recipe with clients on other machines.
+
+    The same command again goes on where it stopped.
 
     Example: trustmix serve fashion --keys keys/server --address 0.0.0.0:9092 --nodes 3 --out runs/hospitals
     """
@@ -106,7 +110,9 @@ def join_command(
     keys: Keys = None,
     insecure: Insecure = False,
 ) -> None:
-    """Take part in a federation with this machine's data and model, until Ctrl-C; a lost connection is restored.
+    """Take part in a federation with this machine's data and model.
+
+    It ends with Ctrl-C; a lost connection is restored.
 
     Example: trustmix join trustmix.example.org:9092 --node node.toml --keys keys/north
     """
@@ -129,7 +135,9 @@ def join_command(
 def check_command(
     node: Annotated[Path, typer.Argument(help="A node's file, see the documentation of deployments.")],
 ) -> None:
-    """Check a node's data and model before it joins: read, built, tried once; nothing is sent.
+    """Check a node's data and model before it joins.
+
+    They are read, built and tried once; nothing is sent.
 
     Example: trustmix check node.toml
     """
@@ -156,7 +164,9 @@ def export_command(
         str | None, typer.Option("--run", help="The id of a run in the node's state; the last one if not set.")
     ] = None,
 ) -> None:
-    """Export the newest model of a node, at any round; `join` does so when a run ends.
+    """Export the newest model of a node, at any round.
+
+    `join` does so when a run ends.
 
     Example: trustmix export node.toml
     """
