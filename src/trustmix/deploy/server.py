@@ -101,7 +101,7 @@ def serve(
     """
     setup = prepare_server(recipe, out)
     if setup.run_directory.finished:
-        return History(setup.run_directory.rounds())
+        return History(setup.run_directory.rounds(), setup.recipe.metric)
     link, quota = SuperLink(out.with_name(out.name + ".flower"), keys), UploadQuota()
     with run_proxy(host, port, link.address, keys, quota) as ready:
         log.info("nodes may join at %s:%d", host, port)
@@ -241,7 +241,7 @@ def run_server(
             line = replace(played, own_test=own_test, refused=membership.take_refusals())
             directory.append(line)
             log.info(_format_round(line))
-        history = History(directory.rounds())
+        history = History(directory.rounds(), recipe.metric)
         if student is not None:
             save_models(directory.path, recipe, InputSpec.from_dataset(setup.data), len(history.rounds))
         directory.finish(history, recipe.method)

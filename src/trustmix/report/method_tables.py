@@ -93,9 +93,15 @@ def _columns(cells: Sequence[Cell]) -> dict[str, list[TableField]]:
     codecs = [f"{cell.runs[0].recipe.wire.up} / {cell.runs[0].recipe.wire.down}" for cell in cells]
     usual = set(codecs) == {"float32 / float32"}
     return {
-        "best accuracy, %": [_percent(cell.best_accuracy, best=cell.best_accuracy.mean == top) for cell in cells],
+        f"best {cells[0].metric}, %": [
+            _percent(cell.best_accuracy, best=cell.best_accuracy.mean == top) for cell in cells
+        ],
+        "over AVG": [_over_average(cell, cells) for cell in cells],
         "in round": [TableField(_best_rounds(cell)) for cell in cells],
-        "final, %": [_percent(cell.final("accuracy_mean")) for cell in cells],
+        "final, %": [_percent(cell.final(f"{cell.runs[0].history.metric}_mean")) for cell in cells],
+        "balanced, %": [_percent(cell.final("balanced_accuracy_mean")) for cell in cells],
+        "macro F1, %": [_percent(cell.final("macro_f1_mean")) for cell in cells],
+        "AUROC, %": [_percent(cell.final("auroc_mean")) for cell in cells],
         "own classes, %": [_percent(cell.final("local_accuracy_mean")) for cell in cells],
         "teacher, %": [_percent(cell.final("teacher_accuracy")) for cell in cells],
         "agreement, %": [_percent(cell.final("agreement_mean")) for cell in cells],
@@ -104,6 +110,17 @@ def _columns(cells: Sequence[Cell]) -> dict[str, list[TableField]]:
         "MB down": [TableField(_megabytes(cell, "bytes_down")) for cell in cells],
         "codec up / down": [TableField(UNKNOWN if usual else codec) for codec in codecs],
     }
+
+
+def _over_average(cell: Cell, cells: Sequence[Cell]) -> TableField:
+    """The difference to plain averaging in points, paired by seed, with its 95 % interval."""
+    average = next((other for other in cells if other.method.rule == "avg"), None)
+    difference = None if average is None or average is cell else cell.difference(average)
+    if difference is None:
+        return TableField(UNKNOWN)
+    interval = difference.interval
+    ends = "" if interval is None else f"[{100 * interval[0]:+.1f}, {100 * interval[1]:+.1f}]"
+    return TableField(f"{100 * difference.mean:+.1f}", ends)
 
 
 def _is_known(field: TableField) -> bool:
