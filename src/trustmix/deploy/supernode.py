@@ -10,7 +10,7 @@ from trustmix.deploy.node import NodeConfig, build_node_client
 from trustmix.deploy.superlink import NODE_ID_FILE, ReplyNotDelivered, deactivate_node, handle_next_message
 from trustmix.errors import TrustmixError
 from trustmix.transport.flower_processes import SuperNode
-from trustmix.transport.keys import NodeKeys
+from trustmix.transport.keys import NodeKeys, warn_of_expiry
 from trustmix.transport.node_auth import UNKNOWN_KEY
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ def join(node: NodeConfig, server: str, keys: NodeKeys | None) -> None:
         If the server refuses the node.
     """
     storage.make_private_directory(node.state_folder)
+    if keys is not None:
+        warn_of_expiry(keys.ca_certificate)
     supernode = SuperNode(node.state_folder / "flower", server, keys)
     handler = make_handler(node)
     log.info("client %s joins %s", handler.client_id, server)

@@ -12,6 +12,7 @@ from trustmix.report.palette import assign_colours, study_palette
 from trustmix.report.rendering import PageSection, render
 from trustmix.report.sections import FigureSection, build_sections
 from trustmix.report.study import Cell, MethodLabel, Run, Study
+from trustmix.report.timeline import timeline_sections
 from trustmix.report.trust_map import build_trust_data
 
 MAX_FAILURES = 300
@@ -89,7 +90,7 @@ def _page_section(section: FigureSection, colours: Mapping[MethodLabel, int]) ->
 def _record_sections(study: Study) -> list[PageSection]:
     """The last sections: what failed, and the recipes."""
     recipes = [(_run_name(study, cell, cell.runs[0]), cell.runs[0].recipe.toml()) for cell in study.cells]
-    sections = [PageSection("recipe", "The recipe", "recipes.html", recipes)]
+    sections = [*timeline_sections(study), PageSection("recipe", "The recipe", "recipes.html", recipes)]
     failures = _failures(study)
     if failures:
         content = FailureList(failures[:MAX_FAILURES], len(failures[MAX_FAILURES:]))
