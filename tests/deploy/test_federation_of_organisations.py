@@ -60,6 +60,13 @@ def write_own_test(node: NodeConfig, file: Path) -> None:
         csv.writer(stream).writerows([["age", "pressure", "diagnosis"], *rows])
 
 
+def is_healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health").text == "ok\n"
+    except httpx.TransportError:
+        return False
+
+
 def test_each_node_predicts_with_its_own_model_after_the_run(tmp_path: Path) -> None:
     write_table(tmp_path / "labelled.csv", 60, CLASSES, 9)
     public = [line.rsplit(",", 1)[0] for line in (tmp_path / "labelled.csv").read_text().splitlines()]
@@ -67,37 +74,27 @@ def test_each_node_predicts_with_its_own_model_after_the_run(tmp_path: Path) -> 
     (tmp_path / "hospital_models.py").write_text(MODEL)
     (tmp_path / "recipe.toml").write_text(RECIPE)
     # ten times the data of others, one class only, a class that no other node has, a model of its own
-    holdings = {
-        "east": (400, CLASSES[:2]),
-        "north": (40, CLASSES[:1]),
-        "south": (40, CLASSES[1:]),
-        "west": (40, CLASSES[:2]),
-    }
-    models = {
-        "east": '"mlp"',
-        "north": '{ name = "mlp", hidden = [8] }',
-        "south": '"hospital_models:build"',
-        "west": '"mlp"',
-    }
+    samples = {"east": 400, "north": 40, "south": 40, "west": 40}
+    classes = {"east": CLASSES[:2], "north": CLASSES[:1], "south": CLASSES[1:], "west": CLASSES[:2]}
+    models = dict.fromkeys(HOSPITALS, '"mlp"')
+    models |= {"north": '{ name = "mlp", hidden = [8] }', "south": '"hospital_models:build"'}
     deployment, port = Deployment(tmp_path, "recipe.toml", [], HOSPITALS), free_port()
     try:
         checked = deployment.command("check", "recipe.toml").stdout
         assert "Server: 60 public samples of (2,)" in checked
         deployment.serve("--monitor", str(port))
+        deployment.wait(lambda: is_healthy(port), TIMEOUT, "the monitor")
+        seen = deployment.command("status", f"127.0.0.1:{port}").stdout
+        assert "round 1 of 2 (0 recorded), 0 of 4 clients connected\n  east: absent, never heard" in seen
+        assert 'trustmix_client_connected{client="west"} 0' in httpx.get(f"http://127.0.0.1:{port}/metrics").text
         for seed, name in enumerate(HOSPITALS):
-            write_table(tmp_path / f"{name}.csv", *holdings[name], seed)
+            write_table(tmp_path / f"{name}.csv", samples[name], classes[name], seed)
             text = f'id = "{name}"\ndata = "{name}.csv"\nlabel = "diagnosis"\nmodel = {models[name]}\n'
             deployment.join(name, text)
-        deployment.wait(lambda: bool(deployment.rounds()), TIMEOUT, "the first round")
-        assert httpx.get(f"http://127.0.0.1:{port}/health").text == "ok\n"
-        seen = deployment.command("status", f"127.0.0.1:{port}").stdout
-        assert "of 4 clients connected" in seen
         assert deployment.finish(TIMEOUT) == 0, deployment.log("serve")
         over = "the run is over; client {} waits for the next one"
         deployment.wait(
-            lambda: all(over.format(name) in deployment.log(name) for name in HOSPITALS),
-            TIMEOUT,
-            "the end at the nodes",
+            lambda: all(over.format(name) in deployment.log(name) for name in HOSPITALS), TIMEOUT, "the end"
         )
     finally:
         deployment.close()

@@ -1,6 +1,9 @@
 """How a served run is doing: the status in its directory, what is printed of it, and the operator's HTTP interface."""
 
 import json
+import logging
+import re
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from typer.testing import CliRunner
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'trustmix[flower]'")
 
 from trustmix.cli import app
+from trustmix.cli.app import log_to_console, make_console
 from trustmix.deploy.membership import Membership
 from trustmix.deploy.monitor import run_monitor
 from trustmix.deploy.status import StatusWriter, describe_status, format_metrics, read_status
@@ -96,3 +100,20 @@ def test_what_has_no_status_is_an_error_with_the_reason(tmp_path: Path) -> None:
     for run, reason in ((str(tmp_path), "it is no run directory"), ("127.0.0.1:1", "does not answer with the status")):
         found = CliRunner().invoke(app, ["status", run])
         assert (found.exit_code, reason in found.output) == (2, True), found.output
+
+
+def test_the_log_of_a_service_has_times_is_rotated_and_cannot_control_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.modules["trustmix.cli.app"], "MAX_LOG_BYTES", 300)
+    file, log = tmp_path / "logs" / "serve.log", logging.getLogger("trustmix.deploy.test")
+    with log_to_console(make_console(), "warning", file):
+        log.info("not shown")
+        for number in range(60):
+            log.warning("client \x1b[2Jnorth %d", number)
+    assert len(list(file.parent.glob("serve.log*"))) == 6
+    assert all(place.stat().st_size <= 300 for place in file.parent.iterdir())
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ WARNING client \?\[2Jnorth 59", file.read_text().splitlines()[-1]
+    )
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d client \?\[2Jnorth 0\n", capsys.readouterr().out)

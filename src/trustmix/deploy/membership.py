@@ -305,7 +305,7 @@ class Membership:
             )
 
     def _add_client(self, client: str, node: int) -> None:
-        self._node_of[client] = node
+        self._node_of[client], self.last_heard[client] = node, time.time()
         log.info("client %s %s", client, "is back" if client in self._keys else "has joined")
         key = self._nodes[node].key
         if self._keys.get(client) != key:
