@@ -34,6 +34,12 @@ RULES: dict[str, list[str]] = {
     "suwa": ["rule=suwa", "guard.on=false"],
     "avg": ["rule=avg", "guard.on=false"],
 }
+BY_ROUND = {
+    "accuracies": "accuracy_mean",
+    "teachers": "teacher_accuracy",
+    "aucs": "density_auc",
+    "agreements": "agreement_mean",
+}
 
 
 class LastTeacher(tm.Callback):
@@ -89,10 +95,12 @@ def play(recipe: str, rule: str, classes: str, seed: int, settings: list[str]) -
         "last auc": last.density_auc,
         "nll": last.nll_mean,
         "ece": last.ece_mean,
-        "agreement": getattr(last, "agreement_mean", None),
+        "agreement": last.agreement_mean,
     }
     rounded = {key: None if value is None else round(value, 4) for key, value in figures.items()}
-    return {**rounded, "recalls": watch.recalls}
+    series = {key: [getattr(line, field) for line in rounds] for key, field in BY_ROUND.items()}
+    by_round = {key: [None if value is None else round(value, 3) for value in row] for key, row in series.items()}
+    return {**rounded, **by_round, "recalls": watch.recalls}
 
 
 def main() -> None:

@@ -3,20 +3,26 @@
     python -m benchmarks.run scale
 
 Uploads are made ahead, a few different ones that come again under other names, so that only aggregation is timed.
-Times are CPU seconds of all threads: other jobs on the machine do not count. Ratios are of one run.
+Times are CPU seconds on one thread, so that other jobs on the machine count little. Ratios are of one run.
 """
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from trustmix import Accumulator, Trust, Upload
 from trustmix.aggregation import Aggregator, GuardedAggregator, RobustTrust
+from trustmix.wire import MessageHeader, decode_upload, encode_upload
 
 RULES: dict[str, Callable[[], Aggregator]] = {
     "trust": Trust,
@@ -25,45 +31,121 @@ RULES: dict[str, Callable[[], Aggregator]] = {
     "suwa, guarded": lambda: GuardedAggregator(Accumulator(0.25)),
 }
 DIFFERENT = 16
-"""How many different uploads there are."""
+"""How many different small uploads there are; large ones, above 2^20 numbers, are all different."""
 
 
 def fold(rule: str, clients: int, samples: int, classes: int, held: int, liars: float = 0.1) -> dict[str, Any]:
     """Fold uploads of clients that hold some classes, of which a part name wrong ones, and compute the teacher."""
-    made = min(clients, DIFFERENT)
-    uploads = [make_upload(i, samples, classes, held, lie=i < liars * made) for i in range(made)]
-    aggregator = RULES[rule]()
+    different = DIFFERENT if samples * classes < 2**20 else clients
+    make = lru_cache(DIFFERENT if different == DIFFERENT else 1)(make_upload)
+    aggregator, cpu, seconds = RULES[rule](), 0.0, 0.0
     for index in range(clients):
-        aggregator.update(replace(uploads[index % made], client=str(index)))
+        number = index % different
+        upload = replace(make(number, samples, classes, held, number < liars * different), client=str(index))
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        aggregator.update(upload)
+        seconds, cpu = seconds + time.perf_counter() - begin, cpu + time.process_time() - cpu_begin
+    begin, cpu_begin = time.perf_counter(), time.process_time()
     teacher = aggregator.compute()
-    truth = torch.arange(samples) % classes
-    return {"accuracy": round(float((teacher.probabilities.argmax(1) == truth).double().mean()), 4)}
+    seconds, cpu = seconds + time.perf_counter() - begin, cpu + time.process_time() - cpu_begin
+    right = teacher.probabilities.argmax(1) == torch.arange(samples) % classes
+    return {"accuracy": round(float(right.double().mean()), 4), "cpu_seconds": cpu, "seconds": seconds}
 
 
-def make_upload(index: int, samples: int, classes: int, held: int, *, lie: bool) -> Upload:
-    """An upload of a client that knows some classes and takes every sample for one of them."""
+def make_upload(index: int, samples: int, classes: int, held: int, lie: bool, margin: float | None = None) -> Upload:
+    """An upload of a client that knows some classes and takes every sample for one of them.
+
+    With a margin, its logits are noise of variance 1 with that much more for the class; without, it is nearly sure.
+    """
     luck = torch.Generator().manual_seed(index)
     truth, own = torch.arange(samples) % classes, torch.randperm(classes, generator=luck)[:held]
     known = torch.isin(truth, own)
     label = torch.where(known, truth, own[torch.randint(held, (samples,), generator=luck)])
-    q = torch.rand(samples, classes, generator=luck).mul_(0.2 / classes)
-    q.scatter_(1, ((label + lie) % classes).unsqueeze(1), 0.9)
+    named = ((label + lie) % classes).unsqueeze(1)
+    if margin is None:
+        q = torch.rand(samples, classes, generator=luck).mul_(0.2 / classes).scatter_(1, named, 0.9)
+    else:
+        logits = torch.randn(samples, classes, generator=luck)
+        q = torch.softmax(logits.scatter_add_(1, named, torch.full(named.shape, margin)), 1)
     scores = torch.where(known, 2.0, -3.0) + torch.randn(samples, generator=luck)
     return Upload.from_arrays(str(index), q / q.sum(1, keepdim=True), scores)
 
 
+def fold_rate() -> dict[str, float]:
+    """CPU time to validate and fold an upload of N = 5,000, C = 100 into the accumulator, against reading it once."""
+    uploads = [make_upload(i, 5000, 100, 20, lie=False) for i in range(DIFFERENT)]
+    large, accumulator = torch.ones(2**27), Accumulator(0.25)
+    accumulator.update(uploads[0])
+    reading, folding = [], []
+    for _ in range(7):
+        begin = time.process_time()
+        large.sum()
+        reading.append((time.process_time() - begin) * uploads[0].predictions.numel() / large.numel())
+        begin = time.process_time()
+        for upload in uploads:
+            accumulator.update(upload.predictions, upload.scores)
+        folding.append((time.process_time() - begin) / len(uploads))
+    once, each = median(reading), median(folding)
+    return {"reading_ms": 1e3 * once, "folding_ms": 1e3 * each, "times_reading": each / once}
+
+
+def codec(name: str, clients: int, samples: int, classes: int, held: int) -> dict[str, Any]:
+    """Bytes of an upload, the mean total variation that the codec costs a row, and the accuracy of the teacher."""
+    rule, size, variation = Trust(), 0, 0.0
+    for index in range(clients):
+        upload = make_upload(index, samples, classes, held, lie=False, margin=4.0)
+        header = MessageHeader(str(index), 1, "0" * 16, samples, classes)
+        message = encode_upload(upload, header, name)
+        decoded = decode_upload(message, header)
+        size += len(message)
+        variation += float((decoded.predictions - upload.predictions).abs().sum(1).mean()) / 2
+        rule.update(decoded)
+    right = rule.compute().probabilities.argmax(1) == torch.arange(samples) % classes
+    accuracy = round(float(right.double().mean()), 4)
+    return {"bytes": size // clients, "variation": variation / clients, "accuracy": accuracy}
+
+
+def peak_mb() -> int:
+    """The largest memory of this process so far; ru_maxrss would begin with that of the process that started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+
+
 def in_a_process(call: str) -> dict[str, Any]:
-    """What a call of a function of this file returns, its CPU seconds, wall seconds and peak memory."""
+    """What a call of a function of this file returns, and the peak memory of a fresh process on one thread."""
     code = (
-        "import json, resource, time\nfrom benchmarks import scale\n"
-        "base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "begin, cpu = time.perf_counter(), time.process_time()\n"
-        f"found = scale.{call}\nseconds, cpu = time.perf_counter() - begin, time.process_time() - cpu\n"
-        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "print(json.dumps({**found, 'cpu_seconds': round(cpu, 2), 'seconds': round(seconds, 2),"
-        " 'peak_mb': round(peak / 1024), 'before_mb': round(base / 1024)}))"
+        "import json, torch\nfrom benchmarks import scale\ntorch.set_num_threads(1)\nbase = scale.peak_mb()\n"
+        f"found = scale.{call}\nprint(json.dumps({{**found, 'peak_mb': scale.peak_mb(), 'before_mb': base}}))"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # threads that wait for each other would count as work
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if result.returncode:
         raise RuntimeError(result.stderr)
-    return dict(json.loads(result.stdout.splitlines()[-1]))
+    found = dict(json.loads(result.stdout.splitlines()[-1]))
+    return {key: round(value, 3) if isinstance(value, float) else value for key, value in found.items()}
+
+
+def run(largest: int = 10_000) -> list[dict[str, Any]]:
+    """All cases, smallest first; `largest` is the largest number of clients."""
+    cases = [
+        (rule, clients, 2000, 10, 3) for clients in (100, 1000, 10_000, 100_000) if clients <= largest for rule in RULES
+    ]
+    cases += [(rule, 20, 5000, 100, 20) for rule in RULES] + [("trust, guarded", 100, 50_000, 1000, 100)]
+    rows = []
+    for rule, clients, samples, classes, held in cases:
+        case = {"rule": rule, "clients": clients, "samples": samples, "classes": classes, "held": held}
+        rows.append({**case, **in_a_process(f"fold({rule!r}, {clients}, {samples}, {classes}, {held})")})
+        print(json.dumps(rows[-1]), flush=True)
+    for classes in (100, 1000):
+        for name in ("float32", "float16", "uint8", "uint4", "top-10", "top-5", "argmax"):
+            case = {"codec": name, "clients": 20, "samples": 1000, "classes": classes, "held": classes // 5}
+            rows.append({**case, **in_a_process(f"codec({name!r}, 20, 1000, {classes}, {classes // 5})")})
+            print(json.dumps(rows[-1]), flush=True)
+    rows.append({"rule": "suwa, one upload", **in_a_process("fold_rate()")})
+    print(json.dumps(rows[-1]), flush=True)
+    return rows

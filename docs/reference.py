@@ -7,41 +7,17 @@ command line, from the `__all__` of every room, and from RESULTS.md.
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 import typer
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from trustmix.attacks.byzantine_engine import ATTACKS
 from trustmix.cli import app
-from trustmix.data import DATASETS
-from trustmix.federation import ENGINES, METHODS
-from trustmix.learners import OPTIMIZERS
-from trustmix.models import MODELS
-from trustmix.settings.config import ModelConfig, StudentConfig
-from trustmix.settings.recipe import Recipe
-from trustmix.wire import CODECS
+from trustmix.settings.reference import TOP, describe_settings
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files
-
-NAMES = {
-    "rule": METHODS.names(),
-    "data.name": DATASETS.names(),
-    "public.data": DATASETS.names(),
-    "model.name": MODELS.names(),
-    "student.name": MODELS.names(),
-    "train.optimizer": OPTIMIZERS.names(),
-    "engine.name": ENGINES.names(),
-    "attack.kind": ATTACKS,
-    "wire.up": CODECS.names(),
-    "wire.down": CODECS.names(),
-}
-"""Settings that are a name of something registered."""
 
 ROOMS = (
     *("aggregation", "density", "metrics", "models", "data", "wire", "privacy", "learners", "federation", "callbacks"),
@@ -74,34 +50,15 @@ def on_page_markdown(text: str, **_: Any) -> str:
 
 def settings() -> str:
     """A table for each section of a recipe."""
-    top = {key: info for key, info in Recipe.model_fields.items() if _section(key, info) is None}
-    parts = ["### The top level", "", *_table("", top)]
-    for name, info in Recipe.model_fields.items():
-        section = _section(name, info)
-        if section is not None:
-            parts += ["", f"### [{name}]", "", inspect.cleandoc(section.__doc__ or ""), ""]
-            parts += _table(f"{name}.", section.model_fields)
+    parts: list[str] = []
+    for section in describe_settings():
+        title = "The top level" if section.name == TOP else f"[{section.name}]"
+        parts += [f"### {title}", "", section.text, "", "| setting | default | meaning |", "|---|---|---|"]
+        for one in section.settings:
+            listed = f"; one of {', '.join(f'`{choice}`' for choice in one.choices)}" if one.choices else ""
+            parts.append(f"| `{one.path}` | `{one.default}` | {one.meaning}{listed} |")
+        parts.append("")
     return "\n".join(parts)
-
-
-def _section(name: str, info: FieldInfo) -> type[BaseModel] | None:
-    known: dict[str, type[BaseModel]] = {"model": ModelConfig, "student": StudentConfig}
-    found: Any = known.get(name, info.annotation)
-    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
-
-
-def _table(before: str, fields: dict[str, FieldInfo]) -> Iterator[str]:
-    yield from ("| setting | default | meaning |", "|---|---|---|")
-    for key, info in fields.items():
-        default = "none" if info.default is None else str(info.default).lower()
-        path = f"{before}{key}"
-        choices = NAMES[path] if path in NAMES else _choices(info.annotation)
-        listed = f"; one of {', '.join(f'`{choice}`' for choice in choices)}" if choices else ""
-        yield f"| `{path}` | `{default}` | {info.description}{listed} |"
-
-
-def _choices(kind: Any) -> tuple[str, ...]:
-    return tuple(map(str, get_args(kind))) if get_origin(kind) is Literal else ()
 
 
 def commands() -> str:

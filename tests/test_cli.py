@@ -1,22 +1,26 @@
 """The command line as a user meets it: what it prints, and its exit codes."""
 
+import json
 import logging
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+import trustmix as tm
+from trustmix import Recipe
 from trustmix.cli import app
 from trustmix.cli.app import handle_errors, log_to_console, make_console
 from trustmix.cli.progress import Display
 from trustmix.errors import TrustmixError
 from trustmix.federation import ProgressEvent
-from trustmix.settings.recipe import builtin_recipes
+from trustmix.settings.recipe import builtin_recipes, setting_names
 
 QUICK = ["clients=5", "rounds=2", "split.samples_per_client=30", "public.samples=50", "train.public_epochs=1"]
 SETS = [part for setting in QUICK for part in ("--set", setting)]
@@ -29,13 +33,17 @@ def test_the_demo_shows_that_density_beats_averaging_and_leaves_a_report(tmp_pat
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.search(
         r"With 2 of 10 classes at each client, AVG reaches ([\d.]+) %, UWA ([\d.]+) % and sUWA ([\d.]+) %; "
-        r"alone they reach ([\d.]+) %: weighing each prediction by density is worth ([\d.]+) points over averaging\.",
+        r"alone they reach ([\d.]+) %: weighing each prediction by the paper's density is worth ([\d.]+) points over "
+        r"averaging\. With density ratios, by those who hold a class, trust reaches ([\d.]+) %\.",
         result.stdout,
     )
     assert found, result.stdout
-    avg, uwa, suwa, alone, gain = map(float, found.groups())
-    assert min(uwa, suwa) > avg + 15
+    avg, uwa, suwa, alone, gain, trust = map(float, found.groups())
+    assert trust > max(uwa, suwa) > min(uwa, suwa) > avg + 15
     assert avg > alone
+    for rule in ("uwa", "suwa", "trust"):
+        last = json.loads((tmp_path / "demo" / rule / "rounds.jsonl").read_text().splitlines()[-1])
+        assert last["ece_mean"] < 0.1, f"{rule}: its clients are not as sure as they are right"
     assert gain == pytest.approx(max(uwa, suwa) - avg, abs=0.11)
     page = (tmp_path / "demo" / "report.html").read_text()
     pattern = r"<h1>\w+ brings 20 clients to ([\d.]+)\s%, ([\d.]+) points over AVG; alone they reach ([\d.]+)\s%"
@@ -101,7 +109,7 @@ def test_quiet_prints_nothing(tmp_path: Path) -> None:
 def test_failures_are_counted_at_the_end(tmp_path: Path) -> None:
     faults = ["--set", "faults.crash=0.5", "--set", "participation.quorum=0.1"]
     result = CliRunner().invoke(app, ["run", "demo", *SETS, *faults, "--out", str(tmp_path / "run")])
-    assert re.search(r"\d answers were left out; rounds\.jsonl and the report say why", result.output), result.output
+    assert re.search(r"\d answers were left out; rounds\.jsonl and the report state why", result.output), result.output
     assert "fault on purpose" in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -121,8 +129,68 @@ def test_help_explains_every_argument() -> None:
 
 
 def test_recipes_lists_the_built_in_ones() -> None:
-    output = CliRunner().invoke(app, ["recipes"]).output
-    assert [line.split()[0] for line in output.splitlines()] == sorted(builtin_recipes())
+    *lines, note = CliRunner().invoke(app, ["recipes"]).output.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(builtin_recipes())
+    assert "the guard is on in each that does not state guard.on = false" in note
+
+
+def test_a_recipe_is_printed_with_its_comments_and_runs_as_a_file(tmp_path: Path) -> None:
+    printed = CliRunner().invoke(app, ["recipes", "digits"]).output
+    assert printed.startswith("# Handwritten digits")
+    (tmp_path / "mine.toml").write_text(printed)
+    assert Recipe.load(tmp_path / "mine.toml") == Recipe.load("digits")
+
+
+def test_settings_lists_every_setting_within_80_columns() -> None:
+    output = CliRunner().invoke(app, ["settings"]).output
+    sections = [name for name in setting_names() if any(other.startswith(f"{name}.") for other in setting_names())]
+    for name in set(setting_names()) - set(sections):
+        assert f"  {name} = " in output, name
+    assert max(map(len, output.splitlines())) <= 80
+    one = CliRunner().invoke(app, ["settings", "split"]).output
+    assert one.startswith("[split]")
+    assert one.count("\n[") == 0
+
+
+def test_resume_goes_on_by_the_recipe_of_the_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    whole = CliRunner().invoke(app, ["run", "demo", *SETS, "--out", str(tmp_path / "whole"), "-q"])
+    assert whole.exit_code == 0, whole.output
+    with pytest.raises(KeyboardInterrupt):
+        tm.run("demo", out=folder, callbacks=[StopAfterOneRound()], **keywords(QUICK))
+    assert len((folder / "rounds.jsonl").read_text().splitlines()) == 1
+    result = CliRunner().invoke(app, ["resume", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert accuracies(folder) == accuracies(tmp_path / "whole")
+    assert CliRunner().invoke(app, ["resume", str(folder), "-q"]).exit_code == 0  # there is nothing left to do
+
+
+class StopAfterOneRound(tm.Callback):
+    def on_round_end(self, line: tm.Round) -> None:
+        raise KeyboardInterrupt
+
+
+def keywords(changes: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for change in changes:
+        key, _, value = change.partition("=")
+        section, _, name = key.partition(".")
+        if name:
+            found.setdefault(section, {})[name] = int(value)
+        else:
+            found[section] = int(value)
+    return found
+
+
+def accuracies(folder: Path) -> list[float]:
+    return [json.loads(line)["accuracy_mean"] for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_no_summary_of_a_command_is_cut() -> None:
+    output = CliRunner().invoke(app, ["-h"], env={"COLUMNS": "80"}).output
+    commands = output.partition("Commands:")[2].splitlines()[1:]
+    assert len(commands) >= 15
+    assert [line for line in commands if line.endswith("...")] == []
 
 
 def test_version() -> None:
@@ -135,6 +203,10 @@ def test_version() -> None:
         (["run", "nothing"], 'There is no recipe "nothing"'),
         (["run", "demo", "--set", "split.classes_per_client=12"], "split.classes_per_client is 12"),
         (["report", "nowhere"], "nowhere holds no finished round"),
+        (["recipes", "digts"], 'No recipe "digts" is built in. Did you mean "digits"?'),
+        (["settings", "splt"], 'A recipe has no section "splt". Did you mean "split"?'),
+        (["resume", "nowhere"], "nowhere holds no run"),
+        (["audit", "nowhere", "--out", "audit.txt"], "audit.txt (--out) must end in .csv"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(

@@ -59,6 +59,14 @@ def test_a_run_directory_becomes_a_table(tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in lines[1:]] == ["1", "2", "3", "4"]
 
 
+def test_a_tree_of_servers_gives_the_teacher_of_one_and_its_bytes_do_not_grow_with_clients(tmp_path: Path) -> None:
+    first, second = output("tree_of_servers.py", tmp_path).splitlines()
+    assert first.startswith("100 clients below 4 edges")
+    assert float(first.split()[-1]) < 1e-6
+    many, few = re.findall(r"\d+", second)
+    assert many == few
+
+
 @pytest.mark.parametrize("name", ["own_rule.py", "own_density.py"])
 def test_something_of_ones_own_takes_one_file_of_at_most_forty_lines(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) <= 40

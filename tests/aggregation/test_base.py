@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from trustmix import Accumulator, Aggregator, TrustmixError, Upload
+from trustmix import Accumulator, Aggregator, TrustmixError, Upload, storage
 from trustmix.aggregation import Guard, GuardedAggregator, Trust, guarded
 from trustmix.aggregation.base import pack_uploads, unpack_uploads
 from trustmix.federation import METHODS
@@ -53,6 +55,34 @@ def test_merged_halves_are_the_teacher_of_all(name: str, under_guard: bool) -> N
     assert merged.clients == whole.clients
     torch.testing.assert_close(merged.probabilities, whole.probabilities, atol=1e-6, rtol=0)
     torch.testing.assert_close(merged.concentration, whole.concentration, atol=1e-6, rtol=0)
+
+
+def fold_tree(name: str, under_guard: bool, given: list[Upload], data: st.DataObject) -> Aggregator:
+    """A server that folds the uploads itself, or merges the states that servers below it send as bytes."""
+    rule = make(name, under_guard)
+    cut = data.draw(st.integers(0, len(given)))
+    if cut in (0, len(given)):
+        return folded(rule, given)
+    for part in (given[:cut], given[cut:]):
+        sent = storage.pack(fold_tree(name, under_guard, part, data).state_dict())
+        received = make(name, under_guard)
+        received.load_state_dict(storage.unpack(sent)[0])
+        rule.merge(received)
+    return rule
+
+
+@pytest.mark.parametrize(("name", "under_guard"), [("avg", False), ("suwa", False), ("trust", False), ("trust", True)])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_tree_of_servers_gives_the_teacher_of_all(name: str, under_guard: bool, data: st.DataObject) -> None:
+    given_ = [replace(one, class_counts=None) for one in uploads(11, 9)]
+    whole, tree = (
+        folded(make(name, under_guard), given_).compute(),
+        fold_tree(name, under_guard, given_, data).compute(),
+    )
+    assert tree.clients == whole.clients
+    torch.testing.assert_close(tree.probabilities, whole.probabilities, atol=1e-6, rtol=0)
+    torch.testing.assert_close(tree.concentration, whole.concentration, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(("name", "under_guard"), CASES)

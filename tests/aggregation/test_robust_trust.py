@@ -209,10 +209,40 @@ def test_one_liar_cannot_frame_the_only_other_holder_of_a_class() -> None:
     assert recalls(found)[0] > 0.5
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 8), st.sampled_from([0.0, 0.5, 1.0]))
+def test_liars_with_fewer_than_half_of_the_votes_leave_a_class_within_what_the_honest_say(
+    seed: int, honest: int, lie: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    said, votes = rng.random((50, 1, honest)), rng.integers(1, 4, (1, honest)).astype(float)
+    liars = rng.integers(1, 5)
+    lies = np.full((50, 1, liars), lie) if lie != 0.5 else rng.integers(0, 2, (50, 1, liars)).astype(float)
+    weights = np.concatenate([votes, np.full((1, liars), 0.99 * votes.sum() / liars)], 1)
+    tile = torch.tensor(np.concatenate([said, lies], 2), dtype=torch.float32)
+    found = clipped_mean(tile, torch.tensor(weights)).numpy()
+    assert (found >= said.min(2) - CLIP / 2 - 1e-6).all()  # half of the votes at most pull by the clip
+    assert (found <= said.max(2) + CLIP / 2 + 1e-6).all()
+
+
 def test_votes_sum_to_one_at_most() -> None:
     votes = bounded_votes(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0], [0.3, 0.3, 0.4]]))
     assert float(votes.sum(1).max()) <= 1
     assert float(votes.max()) == 0.5
+
+
+def test_predictions_outside_the_classes_that_a_client_holds_leave_the_teacher_finite() -> None:
+    """Few samples, which it finds very familiar, of a class that its other predictions show it not to hold."""
+    label = np.where(np.arange(SAMPLES) < 6, 1, 0)
+    attack = np.eye(CLASSES)[label], np.where(label == 1, np.log(4.9), 0.0)
+    upload = Upload.from_arrays("liar", *attack)
+    ratio, estimates, shares = class_estimates(upload, ClassShares())
+    assert float(ratio.max()) > 4
+    assert shares.tolist() == [1, 0, 0, 0, 0]
+    assert bool(torch.isfinite(estimates).all())
+    found = teacher(RobustTrust(), [*HONEST, attack])
+    assert np.isfinite(found).all()
+    assert recalls(found).min() > 0.8
 
 
 def test_a_second_upload_of_a_client_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from trustmix.density import DensityRatio, ratio, roc_auc
+from trustmix.density import ClassGaussians, DensityRatio, ratio, roc_auc
 from trustmix.density.ratio import FOLDS, WIDE, cross_fitted_log_ratio, fit_balanced_logistic
 
 
@@ -81,6 +81,17 @@ def test_few_samples_wide_features_and_constant_ones_are_taken() -> None:
         scores = DensityRatio.fit(own, torch.zeros(len(own))).log_prob(public)
         assert scores.shape == (len(public),)
         assert bool(torch.isfinite(scores).all())
+
+
+def test_a_model_whose_outputs_shrink_gains_no_weight_and_a_constant_one_has_equal_scores() -> None:
+    """A collapsing model takes over under the paper's density, which rises by log(1/scale) for each dimension."""
+    own, public = blobs(100, 1.0), blobs(300, 0.0, seed=4)
+    fits = [DensityRatio.fit(scale * own, torch.zeros(100)).log_prob(scale * public) for scale in (1.0, 1e-3)]
+    torch.testing.assert_close(fits[0], fits[1])
+    densities = [ClassGaussians.fit(scale * own, torch.zeros(100)).log_prob(scale * public) for scale in (1.0, 1e-3)]
+    assert float((densities[1] - densities[0]).mean()) == pytest.approx(3 * math.log(1e3), rel=1e-6)
+    collapsed = DensityRatio.fit(torch.ones(100, 3), torch.zeros(100)).log_prob(torch.ones(300, 3))
+    torch.testing.assert_close(collapsed, torch.zeros_like(collapsed))
 
 
 def test_a_shifted_client_is_recognised_among_wide_features() -> None:

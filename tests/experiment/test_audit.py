@@ -50,8 +50,15 @@ def test_who_was_in_the_data_is_found_in_a_model_that_knows_them_by_heart_and_no
 def test_the_command_prints_all_attacks_and_refuses_what_is_no_finished_run(tmp_path: Path) -> None:
     private = {"privacy": {"epsilon": 1000.0, "mechanism": "uploads"}}
     folder = trained(tmp_path / "run", {"first_epochs": 1}, **private)
-    printed = CliRunner().invoke(app, ["audit", str(folder), "--shadows", "2"], env={"COLUMNS": "200"})
+    table = tmp_path / "audit.csv"
+    command = ["audit", str(folder), "--shadows", "2", "--out", str(table)]
+    printed = CliRunner().invoke(app, command, env={"COLUMNS": "80"})
     assert printed.exit_code == 0, printed.output
+    rows = table.read_text().splitlines()
+    assert rows[0] == "run,epsilon,accuracy,attack,auc,auc_low,auc_high,caught_at_1_percent"
+    assert all(row.split(",")[3].strip('"') in printed.output for row in rows[1:] if '"' not in row)
+    cells = [line for line in printed.output.splitlines() if line.startswith("│")]
+    assert len(cells) == len(rows) - 1, "a row of the table is broken into lines"
     assert all(word in printed.output for word in ("predictions", "scores", "teacher", "1000", "LiRA", "label set"))
     odd = CliRunner().invoke(app, ["audit", str(folder), "--shadows", "3"])
     assert odd.exit_code == 2

@@ -4,14 +4,17 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import trustmix as tm
 from trustmix import Recipe
 from trustmix.cli import app
+from trustmix.data import Labelled
 from trustmix.experiment import estimate
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.estimate import estimate_cost
+from trustmix.learners import Training
 from trustmix.learners.training import MAX_EPOCHS, MAX_FIRST_EPOCHS
 
 SMALL = ["clients=4", "rounds=3", "split.classes_per_client=3", "split.samples_per_client=60", "public.samples=300"]
@@ -41,6 +44,28 @@ def test_steps_are_those_that_a_run_takes() -> None:
     public = math.ceil(300 / 32) * 5 * 3
     assert estimate._steps(clients, recipe, exchanges=True) == 4 * (private + public)
     assert estimate._steps(clients, recipe, exchanges=False) == 4 * private
+
+
+def test_steps_of_texts_are_counted_by_the_tokens_that_a_run_pads_to() -> None:
+    lengths = [2, 10] * 32  # sorted, half of the batches are short; unsorted, nearly every batch has a long text
+    tokens = torch.full((64, 10), -1, dtype=torch.int32)
+    for row, length in enumerate(lengths):
+        tokens[row, :length] = 7
+    private = Labelled(tokens, torch.arange(64) % 2)
+    public = tm.Public(tokens, classes=2)
+    client = tm.Client("0", lambda: torch.nn.Linear(10, 2), private, private, public, training=Training(batch=8))
+    assert estimate._padded_share(client) == pytest.approx((4 * 2 + 4 * 10) / (8 * 10), abs=0.06)
+    pictures = Labelled(torch.rand(64, 3), torch.arange(64) % 2)
+    other = tm.Client("0", lambda: torch.nn.Linear(3, 2), pictures, pictures, tm.Public(torch.rand(4, 3), classes=2))
+    assert estimate._padded_share(other) == 1
+
+
+@pytest.mark.parametrize(("load", "told"), [(5.0, True), (0.5, False)])
+def test_a_busy_machine_is_named_beside_the_time(load: float, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trustmix.experiment.resources.machine_load", lambda: load)
+    options = [part for change in [*SMALL, "engine.mode=sequential"] for part in ("--set", change)]
+    result = CliRunner().invoke(app, ["plan", "demo", *options])
+    assert ("The machine is busy, with 5 times the load of its cores" in result.output) == told
 
 
 def test_methods_without_exchange_send_nothing_and_mixed_models_cannot_share_weights() -> None:

@@ -54,8 +54,9 @@ def test_csv_goes_in_and_out_with_the_names_of_classes_and_samples(tmp_path: Pat
         save_csv(tmp_path, number, "id,cat,dog,owl,fox,score", ids, *PREDICTIONS[number].T, SCORES[number])
     assert mixed(tmp_path, "--out", str(tmp_path / "teacher.csv")).exit_code == 0
     lines = [line.split(",") for line in (tmp_path / "teacher.csv").read_text().splitlines()]
-    assert lines[0] == ["id", "cat", "dog", "owl", "fox", "effective_clients"]
+    assert lines[0] == ["id", "cat", "dog", "owl", "fox", "predicted", "effective_clients"]
     wanted = tm.mix(PREDICTIONS, SCORES).probabilities
+    assert [line[5] for line in lines[1:]] == [("cat", "dog", "owl", "fox")[index] for index in wanted.argmax(1)]
     np.testing.assert_allclose([list(map(float, line[1:5])) for line in lines[1:]], wanted, atol=1e-12)
     assert [line[0] for line in lines[1:]] == ids
     again = CliRunner().invoke(
@@ -145,8 +146,9 @@ def test_a_bad_npz_file_is_one_sentence_that_names_it(arrays: dict[str, Any], se
             'row 2, column "dog": "half" is not a number',
         ),
         ("id,score\na,1\n", "has no column of a class"),
-        ("id,cat,dog,score\nx,0.5,0.5,0\nz,0.5,0.5,0\n", 'number 1 is "z" in the one and "y" in the other'),
-        ("id,cat,cow,score\nx,0.5,0.5,0\ny,0.5,0.5,0\n", 'number 1 is "cow" in the one and "dog" in the other'),
+        ("id,cat,dog,score\nx,0.5,0.5,0\nz,0.5,0.5,0\n", 'name other samples: "y" is in one of them alone (2 such'),
+        ("id,cat,cow,score\nx,0.5,0.5,0\ny,0.5,0.5,0\n", 'name other classes: "cow" is in one of them alone (2 such'),
+        ("id,cat,dog,score\ny,0.5,0.5,0\ny,0.5,0.5,0\n", "a name twice, so they cannot be aligned"),
         ("cat,dog,score\n0.5,0.5\n", "2 fields, but the columns are"),
         ("", "holds no rows"),
     ],
@@ -171,6 +173,65 @@ def test_a_bad_csv_file_is_one_sentence_that_names_it(text: str, sentence: str, 
 def test_bad_options_are_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
     save(tmp_path, 0, **GOOD)
     assert_sentence(mixed(tmp_path, *arguments), sentence, tmp_path)
+
+
+def test_rows_are_aligned_by_id_and_classes_by_name(tmp_path: Path) -> None:
+    (tmp_path / "client0.csv").write_text("id,cat,dog,score\nx,0.9,0.1,0\ny,0.2,0.8,-90\n")
+    (tmp_path / "client1.csv").write_text("id,dog,score,cat\ny,0.3,0,0.7\nx,0.6,-90,0.4\n")
+    assert mixed(tmp_path, "--rule", "uwa", "--out", str(tmp_path / "teacher.csv")).exit_code == 0
+    rows = [line.split(",") for line in (tmp_path / "teacher.csv").read_text().splitlines()[1:]]
+    assert [(row[0], float(row[1]), float(row[2]), row[3]) for row in rows] == [
+        ("x", 0.9, 0.1, "cat"),
+        ("y", 0.7, 0.3, "cat"),
+    ]
+
+
+def test_an_input_is_not_written_over(tmp_path: Path) -> None:
+    save(tmp_path, 0, **GOOD)
+    before = (tmp_path / "client0.npz").read_bytes()
+    result = mixed(tmp_path, "--out", str(tmp_path / "client0.npz"))
+    assert_sentence(result, "is one of the files to read; choose another name", tmp_path)
+    assert (tmp_path / "client0.npz").read_bytes() == before
+
+
+def test_a_teacher_can_be_mixed_again(tmp_path: Path) -> None:
+    (tmp_path / "client0.csv").write_text("id,cat,dog\nx,0.75,0.25\n")
+    assert mixed(tmp_path, "--out", str(tmp_path / "client1.csv")).exit_code == 0
+    assert mixed(tmp_path, "--out", str(tmp_path / "teacher.csv")).exit_code == 0
+    assert (tmp_path / "teacher.csv").read_text().splitlines()[1] == "x,0.75,0.25,cat,2.0"
+
+
+SETS = "file,d,c,b,a\nclient0.npz,0,0,2,5\nclient1.npz,0,3,3,0\nclient2.npz,4,1,0,0\n"
+
+
+def test_label_sets_from_a_csv_file_are_those_of_arrays(tmp_path: Path) -> None:
+    for number in range(3):
+        save(tmp_path, number, predictions=PREDICTIONS[number], scores=SCORES[number], classes=["a", "b", "c", "d"])
+    (tmp_path / "sets.csv").write_text(SETS)
+    result = mixed(tmp_path, "--label-sets", str(tmp_path / "sets.csv"), "--out", str(tmp_path / "teacher.npz"))
+    assert result.exit_code == 0, result.output
+    mixer = resolve_method("trust").make_aggregator()
+    counts = [[5, 2, 0, 0], [0, 3, 3, 0], [0, 0, 1, 4]]
+    for number in range(3):
+        mixer.update(Upload.from_arrays(str(number), PREDICTIONS[number], SCORES[number], class_counts=counts[number]))
+    with np.load(tmp_path / "teacher.npz") as found:
+        np.testing.assert_allclose(found["predictions"], mixer.compute().probabilities, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("file,a,b,c\nclient0.npz,1,1,1\n", 'has no column "d"; it needs file and a, b, c, d'),
+        ("file,a,b,c,d\nclient9.npz,1,1,1,1\n", "has 0 rows with client0.npz in the column file"),
+        ("file,a,b,c,d\nclient0.npz,1,1,1,many\n", 'row 1, column "d": "many" is not a number'),
+        ("file,a,b,c,d\nclient0.npz,0,0,0,0\n", "some of them above 0"),
+    ],
+)
+def test_a_bad_table_of_label_sets_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    save(tmp_path, 0, **GOOD, classes=["a", "b", "c", "d"])
+    (tmp_path / "sets.csv").write_text(text)
+    result = mixed(tmp_path, "--label-sets", str(tmp_path / "sets.csv"), "--out", str(tmp_path / "teacher.npz"))
+    assert_sentence(result, sentence, tmp_path)
 
 
 def assert_sentence(result: Result, sentence: str, folder: Path) -> None:

@@ -193,6 +193,19 @@ def test_a_classifier_is_only_saved_for_transformers_where_it_computes_the_same(
     assert not (tmp_path / "distil").exists()
 
 
+def test_predictions_as_csv_are_those_of_the_npz_file_and_can_be_mixed(digits: Path, tmp_path: Path) -> None:
+    for name in ("p.npz", "p.csv"):
+        assert answered(str(digits), "digits", "--client", "1", "--out", str(tmp_path / name)).exit_code == 0
+    rows = [line.split(",") for line in (tmp_path / "p.csv").read_text().splitlines()]
+    assert rows[0] == ["id", *map(str, range(10)), "predicted", "label", "score"]
+    with np.load(tmp_path / "p.npz") as arrays:
+        assert [row[-3] for row in rows[1:]] == [str(index) for index in arrays["predicted"]]
+        np.testing.assert_allclose([list(map(float, row[1:11])) for row in rows[1:]], arrays["predictions"])
+        np.testing.assert_allclose([float(row[-1]) for row in rows[1:]], arrays["scores"])
+    mixed = ["mix", str(tmp_path / "p.csv"), "--out", str(tmp_path / "teacher.csv")]
+    assert CliRunner().invoke(app, mixed).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -206,7 +219,8 @@ def test_a_classifier_is_only_saved_for_transformers_where_it_computes_the_same(
         (["RUN", "t.csv"], "is a table, but the model takes inputs (1, 8, 8)"),
         (["RUN", "t.doc"], "is neither an npz file"),
         (["RUN", "."], "holds no images"),
-        (["RUN", "digits", "--out", "p.csv"], "must end in .npz"),
+        (["RUN", "digits", "--out", "p.txt"], "must end in .npz or .csv"),
+        (["RUN", "wrong.npz", "--out", "wrong.npz"], "is one of the files to read"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -142,7 +142,7 @@ def test_a_header_of_any_content_is_refused_like_any_other(tensors: dict[str, An
 
 def test_scores_that_are_no_numbers_are_refused_whatever_the_rule_does_with_them() -> None:
     upload = Upload("north", torch.full((SAMPLES, CLASSES), 0.1), torch.full((SAMPLES,), torch.nan))
-    with pytest.raises(TrustmixError, match="the score of sample 0 is nan"):
+    with pytest.raises(TrustmixError, match="the score of sample 1 is nan"):
         decode_upload(encode_upload(upload, HEADER, "float32"), HEADER)
 
 

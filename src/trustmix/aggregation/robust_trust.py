@@ -43,7 +43,7 @@ MAX_VOTERS = 1000
 """A median is that of at most so many holders of a class."""
 MAX_SAMPLES = 8192
 """A distance is the mean over at most so many public samples."""
-TILE = 2**19
+TILE = 2**17
 """Numbers of all clients' estimates that are looked at together; they and what is made of them fit the cache."""
 
 
@@ -186,8 +186,8 @@ def class_estimates(upload: Upload, known: ClassShares) -> tuple[torch.Tensor, t
     held = shares.nonzero().squeeze(1)
     q = upload.predictions.index_select(1, held).to(torch.float64)
     scale = 1 / (len(shares) * shares[held])
-    share = ratio / q.sum(1).clamp_min(torch.finfo(torch.float64).tiny)
-    return ratio, q.mul_(share.unsqueeze(1)).mul_(scale).clamp_(max=1).to(torch.float32), shares
+    q.div_(q.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny))  # first: a ratio over tiny is infinite
+    return ratio, q.mul_(ratio.unsqueeze(1)).mul_(scale).clamp_(max=1).to(torch.float32), shares
 
 
 def bounded_votes(shares: torch.Tensor) -> torch.Tensor:
@@ -279,7 +279,10 @@ def robust_location(estimates: Spool, held: torch.Tensor, votes: torch.Tensor) -
             distance += (tile - clipped_mean(tile, weights, drawn).unsqueeze(2)).abs_().sum(0)
         precision = _precision(holders.sum_over_classes(distance * seated) / total, total > 0)
     weights = holders.seat(votes * precision.unsqueeze(1))
-    return torch.cat([clipped_mean(tile, weights, drawn) for tile in _read_tiles(estimates, holders, tiles)]), precision
+    location = torch.empty(samples, holders.classes, dtype=torch.float64)  # many small tensors would break up the heap
+    for (start, stop), tile in zip(tiles, _read_tiles(estimates, holders, tiles), strict=True):
+        location[start:stop] = clipped_mean(tile, weights, drawn)
+    return location, precision
 
 
 def _read_tiles(estimates: Spool, holders: Holders, tiles: list[tuple[int, int]]) -> Iterator[torch.Tensor]:
@@ -351,8 +354,7 @@ def weighted_median(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor
     """
     keys = values.contiguous().view(torch.int32).to(torch.int64) << 32 | torch.arange(weights.numel()).view_as(weights)
     keys.numpy().sort(-1)
-    place = keys.bitwise_and(2**32 - 1)
-    below = weights.flatten()[place].cumsum_(-1)
+    below = weights.take(keys.bitwise_and(2**32 - 1)).cumsum_(-1)
     total = below[..., -1:]
     half = torch.cat([total * (0.5 - 1e-9), total * (0.5 + 1e-9)], -1)
     sides = torch.searchsorted(below, half).clamp_(max=weights.shape[1] - 1)

@@ -16,7 +16,7 @@ from trustmix.aggregation.base import Upload
 from trustmix.arrays import ArraySpec
 from trustmix.errors import StorageError, TrustmixError
 
-CHUNK = 2**24
+CHUNK = 2**22
 """Bytes of columns that stay in memory; what is more goes to disk in blocks of this size, or of one upload."""
 
 

@@ -2,7 +2,7 @@
 
 # Each module adds its commands; help lists them in this order.
 # isort: off
-from trustmix.cli import run, report, predict, audit, deploy  # noqa: F401
+from trustmix.cli import run, recipes, report, predict, audit, deploy  # noqa: F401
 # isort: on
 
 from trustmix.cli.app import app

@@ -39,7 +39,8 @@ MAX_ERROR = 1000
 """Characters of an error that are printed."""
 
 HINTS = {
-    "run_command": " The same command with --resume goes on from the last finished round.",
+    "run_command": " The same command with --resume, or `trustmix resume DIR`, goes on from the last finished round.",
+    "resume_command": " The same command goes on from the last finished round.",
     "sweep_command": " The same command goes on where it stopped.",
     "serve_command": " The same command goes on from the last finished round.",
     "join_command": " The same command takes part again, from this node's last state.",

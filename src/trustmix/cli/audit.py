@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from trustmix.cli.app import AllowCode, app, confirm_code, handle_errors, make_console
+from trustmix.errors import TrustmixError
 
 
 @app.command("audit")
@@ -15,38 +16,48 @@ def audit_command(
     shadows: Annotated[
         int, typer.Option(min=0, help="Shadow models of each client for the attack LiRA, an even number; 0: none.")
     ] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also a csv file with a row per run and attack.", show_default=False)
+    ] = None,
     allow_code: AllowCode = False,
 ) -> None:
-    """Attack finished runs, and print how well each attack finds the private samples and the labels of clients.
+    """Attack finished runs to measure what they reveal.
 
-    Example: trustmix audit runs/digits runs/digits-private --shadows 8
+    The tables show how well each attack finds the private samples and the labels of clients.
+
+    Example: trustmix audit runs/digits runs/digits-private --shadows 8 --out audit.csv
     """
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from trustmix.experiment.audit import audit
+    from trustmix.experiment.prediction_files import write_csv
 
-    table = Table("run", "promised epsilon", "accuracy", "attack on", "AUC", "95 %", "caught at 1 % false alarms")
-    for column in (1, 2, 4, 5, 6):
-        table.columns[column].justify = "right"
+    if out is not None and out.suffix != ".csv":
+        raise TrustmixError(f"{out} (--out) must end in .csv.")
     allowed = confirm_code([folder / "recipe.toml" for folder in folders], allow_code=allow_code)
-    distances = []
+    console, rows = make_console(), []
     for folder in folders:
         audited = audit(folder, shadows=shadows, allow_code=allowed)
-        epsilon = "none" if audited.epsilon is None else f"{audited.epsilon:g}"
-        accuracy = "-" if audited.accuracy is None else f"{100 * audited.accuracy:.1f} %"
-        run = [str(folder), epsilon, accuracy]
-        labels = audited.labels
-        distances.append(f"{folder}: {labels.distance:.2f} ({labels.baseline:.2f})")
-        for result in [*audited.findings, *labels.results]:
+        labels, results = audited.labels, [*audited.findings, *audited.labels.results]
+        rows += [(folder, audited.epsilon, audited.accuracy, r.attack, r.auc, r.low, r.high, r.tpr) for r in results]
+        table = Table("attack on", *(Column(name, justify="right") for name in ("AUC", "95 %", "caught")))
+        for result in results:
             interval = f"{result.low:.3f} to {result.high:.3f}"
-            table.add_row(*run, result.attack, f"{result.auc:.3f}", interval, f"{100 * result.tpr:.1f} %")
-            run = ["", "", ""]
-    console = make_console()
-    console.print(table)
-    console.print("AUC 0.5 and 1 % caught are guessing; AUC 1 knows every member.", highlight=False)
+            table.add_row(result.attack, f"{result.auc:.3f}", interval, f"{100 * result.tpr:.1f} %")
+        epsilon = "no promise of privacy" if audited.epsilon is None else f"promised epsilon {audited.epsilon:g}"
+        accuracy = "" if audited.accuracy is None else f", accuracy {100 * audited.accuracy:.1f} %"
+        console.print(f"{folder}: {epsilon}{accuracy}", highlight=False, soft_wrap=True)
+        console.print(table)
+        console.print(
+            f"Guessed label histograms are {labels.distance:.2f} from the true ones, from 0 to 1; the mean of "
+            f"all clients as the guess is {labels.baseline:.2f} from them.",
+            highlight=False,
+        )
     console.print(
-        "Distance of the guessed from the true label histogram of a client, from 0 to 1 (the mean as the guess): "
-        + ", ".join(distances),
+        "caught: members found at 1 % false alarms. AUC 0.5 and 1 % caught are guessing; AUC 1 knows every member.",
         highlight=False,
-        soft_wrap=True,
     )
+    if out is not None:
+        names = ("run", "epsilon", "accuracy", "attack", "auc", "auc_low", "auc_high", "caught_at_1_percent")
+        write_csv(out, dict(zip(names, zip(*rows, strict=True), strict=True)))
+        console.print(f"Table: {out}", soft_wrap=True, highlight=False)

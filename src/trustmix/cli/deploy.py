@@ -40,7 +40,9 @@ def keys_command(
     ] = None,
     renew: Annotated[bool, typer.Option("--renew", help="Make new certificates for the same keys and hosts.")] = False,
 ) -> None:
-    """Make an authority, the server's certificate and a key for each node; again, to add nodes.
+    """Make the server's certificate and a key for each node.
+
+    An authority signs them. The same command again adds nodes.
 
     Example: trustmix keys keys --host trustmix.example.org --nodes north,south
     """
@@ -84,7 +86,9 @@ def serve_command(
     log_level: LogLevel = "info",
     allow_code: AllowCode = False,
 ) -> None:
-    """Run a recipe with clients on other machines; the same command again goes on where it stopped.
+    """Run a recipe with clients on other machines.
+
+    The same command again goes on where it stopped.
 
     Example: trustmix serve fashion --keys keys/server --address 0.0.0.0:9092 --nodes 3 --out runs/hospitals
     """
@@ -125,7 +129,9 @@ def join_command(
     insecure: Insecure = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Take part in a federation with this machine's data and model, until Ctrl-C; a lost connection is restored.
+    """Take part in a federation with this machine's data and model.
+
+    It ends with Ctrl-C; a lost connection is restored.
 
     Example: trustmix join trustmix.example.org:9092 --node node.toml --keys keys/north
     """
@@ -149,7 +155,9 @@ def check_command(
     file: Annotated[str, typer.Argument(help="A node's file, or the recipe of a server.")],
     allow_code: AllowCode = False,
 ) -> None:
-    """Check a node's data and model before it joins, or a server's recipe before `serve`; nothing is sent.
+    """Check a node's file or a server's recipe.
+
+    Data and model of a node are read, built and tried once, a server's public set is loaded; nothing is sent.
 
     Example: trustmix check node.toml
     """
@@ -206,7 +214,9 @@ def export_command(
         str | None, typer.Option("--run", help="The id of a run in the node's state; the last one if not set.")
     ] = None,
 ) -> None:
-    """Export the newest model of a node, at any round; `join` does so when a run ends.
+    """Export the newest model of a node, at any round.
+
+    `join` does so when a run ends.
 
     Example: trustmix export node.toml
     """
@@ -226,7 +236,9 @@ def export_command(
 def status_command(
     run: Annotated[str, typer.Argument(help="The directory of a served run, or the address of its --monitor.")],
 ) -> None:
-    """Print how a served run is doing: the round, who is connected, who is awaited, bytes and epsilon.
+    """Print how a served run is doing.
+
+    The round, who is connected, who is awaited, who was refused, bytes and epsilon.
 
     Example: trustmix status runs/hospitals
     """

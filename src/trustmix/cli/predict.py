@@ -20,21 +20,25 @@ def predict_command(
     client: Annotated[
         str | None, typer.Option(help="Whose model: a client's number, or student; 0 if there are several.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="The npz file of the predictions.")] = Path("predictions.npz"),
+    out: Annotated[Path, typer.Option("--out", help="The file of the predictions, npz or csv.")] = Path(
+        "predictions.npz"
+    ),
     allow_code: AllowCode = False,
 ) -> None:
-    """Predict the classes of new samples with a client's trained model.
+    """Predict the classes of new samples with a trained model.
 
-    Example: trustmix predict runs/uwa digits --client 3 --out predictions.npz
+    Example: trustmix predict runs/uwa digits --client 3 --out predictions.csv
     """
     from trustmix.experiment.predict import predict
-    from trustmix.experiment.prediction_files import write_npz
+    from trustmix.experiment.prediction_files import validate_output_name, write_csv, write_npz
 
-    if out.suffix != ".npz":
-        raise TrustmixError(f"{out} (--out) must end in .npz.")
+    validate_output_name(out, [Path(data)])
     allowed = confirm_code([folder / "recipe.toml"], allow_code=allow_code)
     result = predict(folder, data, client, allow_code=allowed)
-    write_npz(out, result.arrays())
+    if out.suffix == ".csv":
+        write_csv(out, result.columns())
+    else:
+        write_npz(out, result.arrays())
     labelled = int((result.samples.labels >= 0).sum())
     typer.echo(f"samples: {len(result.logits)}, classes: {len(result.classes)}")
     for name, label, probability in result.lines() if len(result.logits) <= MAX_PRINTED else ():
@@ -50,14 +54,26 @@ def mix_command(
     files: Annotated[list[Path], typer.Argument(help="Files of predictions, npz or csv, one a client.")],
     out: Annotated[Path, typer.Option("--out", help="The teacher's file, npz or csv.")] = Path("teacher.npz"),
     rule: Annotated[
-        str | None, typer.Option(help="A rule's name: avg, uwa, suwa (the default), most-confident ...")
+        str | None,
+        typer.Option(help="A rule's name: avg, uwa, suwa (the default), trust (the default with --label-sets) ..."),
     ] = None,
     tau: Annotated[
         float | None,
         typer.Option(help="Instead of a rule: how much scores count, from 0 (not) to inf (the best only)."),
     ] = None,
+    label_sets: Annotated[
+        Path | None,
+        typer.Option(
+            "--label-sets",
+            help="A csv file: columns file and one per class, with how many samples of it a client holds.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Mix the predictions of several models, sample by sample, by how much each knows about such samples.
+    """Mix the predictions of several models into one teacher.
+
+    A prediction counts by how much its model knows about such samples. Rows are aligned by the column id, classes
+    by their names.
 
     Example: trustmix mix a.npz b.npz c.npz --out teacher.npz
     """
@@ -65,8 +81,9 @@ def mix_command(
 
     if tau is not None and rule is not None:
         raise TrustmixError("--rule and --tau exclude each other; give one of them.")
-    validate_output_name(out)
-    teacher, names = mix_files(files, rule or "suwa" if tau is None else tau)
+    validate_output_name(out, [*files, *([label_sets] if label_sets else [])])
+    default = "suwa" if label_sets is None else "trust"
+    teacher, names = mix_files(files, rule or default if tau is None else tau, label_sets)
     write_teacher(out, teacher, names)
     samples, classes = teacher.probabilities.shape
     typer.echo(f"files: {teacher.clients}, samples: {samples}, classes: {classes}")

@@ -19,7 +19,7 @@ def report_command(
         typer.Option("--figures", help="Also a folder of figures: PDF, SVG, PNG and CSV.", show_default=False),
     ] = None,
 ) -> None:
-    """Write one HTML page about one run, several runs or a sweep; it opens offline.
+    """Write one HTML page about runs or sweeps; it opens offline.
 
     Example: trustmix report sweeps/rules --out rules.html --figures figures
     """
@@ -43,7 +43,9 @@ def theory_command(
     ] = None,
     allow_code: AllowCode = False,
 ) -> None:
-    """Measure the teacher of finished runs: its error, bias and variance, and the floor the theory predicts.
+    """Measure the teacher's error in finished runs.
+
+    The page has its bias and variance, and the floor that the theory predicts.
 
     Example: trustmix theory runs/suwa0 runs/suwa1 runs/suwa2 --out theory.html
     """

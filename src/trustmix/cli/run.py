@@ -1,9 +1,9 @@
-"""Commands that run federations: demo, run, sweep, recipes, plan."""
+"""Commands that run federations: demo, run, resume, sweep."""
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,12 @@ from trustmix.cli.app import (
     log_to_console,
     make_console,
 )
+from trustmix.errors import TrustmixError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trustmix.settings.recipe import Recipe
 
 
 @app.command("demo")
@@ -29,7 +35,9 @@ def demo_command(
     ] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Another seed: another split, other initial models.")] = 0,
 ) -> None:
-    """Compare training alone, AVG, UWA, sUWA and trust on built-in data, and leave a report.
+    """Compare five methods on built-in data, and leave a report.
+
+    The methods are training alone, AVG, UWA, sUWA and trust.
 
     Example: trustmix demo
     """
@@ -39,7 +47,7 @@ def demo_command(
     from trustmix.report import load_study, write_report
     from trustmix.settings.recipe import Recipe
 
-    recipe = Recipe.load("demo", [f"seed={seed}"])
+    recipe = Recipe.load("demo", [f"seed={seed}", "train.calibrate=true"])
     console = make_console()
     console.print(
         f"{recipe.clients} clients, {recipe.split.classes_per_client} digit classes each, {recipe.rounds} rounds"
@@ -62,14 +70,12 @@ def run_command(
     allow_code: AllowCode = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a recipe into a run directory; Ctrl-C leaves a run that can be resumed.
+    """Run a recipe into a run directory.
+
+    Ctrl-C leaves a run that `trustmix resume` goes on with.
 
     Example: trustmix run fashion --set split.classes_per_client=3 --set rule=avg --out runs/avg3
     """
-    from trustmix.cli.progress import comparison_table, run_display
-    from trustmix.experiment.run import run
-    from trustmix.report import load_study, write_report
-    from trustmix.report.headline import warnings
     from trustmix.settings.recipe import Recipe
 
     changes = overrides or []
@@ -77,16 +83,52 @@ def run_command(
     confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
     folder = out or Path("runs") / _default_name(recipe, changes)
     console = make_console(quiet=quiet)
+    _run_and_report(loaded, folder, console, resume=resume, overwrite=overwrite)
+
+
+@app.command("resume")
+@handle_errors
+def resume_command(
+    folder: Annotated[Path, typer.Argument(help="The run directory of a run that was stopped.")],
+    allow_code: AllowCode = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run that was stopped.
+
+    The recipe is that of the run directory.
+
+    Example: trustmix resume runs/avg3
+    """
+    from trustmix.settings.own_code import load_run_recipe
+
+    file = folder / "recipe.toml"
+    if not file.is_file():
+        raise TrustmixError(f"{folder} holds no run: there is no {file}.")
+    allowed = confirm_code([file], allow_code=allow_code)
+    recipe = load_run_recipe(folder, allow_code=allowed)
+    _run_and_report(recipe, folder, make_console(quiet=quiet), resume=True)
+
+
+def _run_and_report(
+    recipe: "Recipe", folder: Path, console: "Console", *, resume: bool = False, overwrite: bool = False
+) -> None:
+    """Run a recipe into a directory, write the report, and print the table."""
+    from trustmix.cli.progress import comparison_table, run_display
+    from trustmix.experiment.run import run
+    from trustmix.federation import method_label
+    from trustmix.report import load_study, write_report
+    from trustmix.report.headline import warnings
+
     with run_display(console) as callbacks, log_to_console(console):
-        history = run(loaded, out=folder, resume=resume, overwrite=overwrite, callbacks=callbacks)
+        history = run(recipe, out=folder, resume=resume, overwrite=overwrite, callbacks=callbacks)
     study = load_study([folder])
     page = write_report(study, folder / "report.html")
-    console.print(comparison_table({history.rounds[-1].method: history}))
+    console.print(comparison_table({method_label(history[-1].method): history}))
     for warning in warnings(study):
         console.print(warning, soft_wrap=True, highlight=False, markup=False)
-    left_out = sum(len(line.failed) for line in history.rounds)
+    left_out = sum(len(line.failed) for line in history)
     if left_out:
-        console.print(f"{left_out} answers were left out; rounds.jsonl and the report say why.")
+        console.print(f"{left_out} answers were left out; rounds.jsonl and the report state why.")
     console.print(f"Run: {folder}\nReport: {page}", soft_wrap=True, highlight=False)
 
 
@@ -109,7 +151,9 @@ def sweep_command(
     allow_code: AllowCode = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a recipe with all combinations of some values, and make a table; the same command again goes on.
+    """Run a recipe with all combinations of values; make a table.
+
+    The same command again goes on where a sweep was stopped.
 
     Example: trustmix sweep digits --over rule=avg,uwa,suwa --over split.classes_per_client=2,3,5 --seeds 3
     """
@@ -139,59 +183,6 @@ def sweep_command(
         reasons = [f"{name}: {reason}" for name, reason in result.failed.items()]
         typer.echo("\n".join([f"Failed: {len(reasons)}. The same command tries again.", *reasons]), err=True)
         raise typer.Exit(1)
-
-
-@app.command("recipes")
-@handle_errors
-def recipes_command() -> None:
-    """List the built-in recipes.
-
-    Example: trustmix recipes
-    """
-    from trustmix.settings.recipe import builtin_recipes
-
-    for name, line in builtin_recipes().items():
-        typer.echo(f"{name:15} {line}")
-
-
-@app.command("plan")
-@handle_errors
-def plan_command(
-    recipe: RecipeName,
-    overrides: Overrides = None,
-    allow_code: AllowCode = False,
-) -> None:
-    """Estimate the cost of a run in time, memory and bytes by timing a few steps; nothing is written.
-
-    Example: trustmix plan fashion --set rounds=50
-    """
-    from rich.table import Column, Table
-
-    from trustmix.cli.progress import format_bytes, format_duration
-    from trustmix.experiment.estimate import estimate_cost
-    from trustmix.settings.recipe import Recipe
-
-    console = make_console()
-    loaded = Recipe.load(recipe, overrides or [])
-    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
-    cost = estimate_cost(loaded)
-    models = ", ".join(f"{count:,}" for count in cost.parameters)
-    console.print(f"{cost.clients} clients, {cost.rounds} rounds, parameters: {models}", highlight=False)
-    console.print(f"engine: {cost.engine}", soft_wrap=True, highlight=False)
-    stages = f"{format_duration(cost.training_seconds)} training, {format_duration(cost.predicting_seconds)} predicting"
-    about = "up to" if loaded.train.public_epochs == "auto" else "about"
-    console.print(f"time: {about} {format_duration(cost.seconds)} ({stages})", highlight=False)
-    console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
-    if cost.epsilon is not None:
-        first, later, total = cost.epsilon
-        console.print(
-            f"privacy: epsilon {first:.3g} in the first round, {later:.3g} in a later one, {total:.3g} in all",
-            highlight=False,
-        )
-    table = Table("one client, all rounds", Column("sends", justify="right"), Column("receives", justify="right"))
-    for name, (up, down) in {**cost.messages, **cost.weights}.items():
-        table.add_row(name, format_bytes(up), format_bytes(down))
-    console.print(table)
 
 
 def _default_name(recipe: str, changes: Sequence[str]) -> str:

@@ -1,8 +1,9 @@
 """Estimate the cost of a run before it starts: bytes for every codec, memory, and time.
 
 Time is the number of training steps and of predictions, divided by their rates in a short trial on this machine under
-its current load. Bytes are those of a real message about some public samples, scaled up; the model is still untrained,
-so later messages compress better or worse.
+its current load. The trial's texts are unsorted, so that all its steps cost the same; a run sorts them by length, and
+its steps are counted by the tokens that they are padded to. Bytes are those of a real message about some public
+samples, scaled up; the model is still untrained, so later messages compress better or worse.
 """
 
 import math
@@ -21,7 +22,8 @@ from trustmix.federation import Client
 from trustmix.learners import DeviceConfig
 from trustmix.learners.discriminator import count_steps
 from trustmix.learners.scoring import score_inputs
-from trustmix.learners.training import predict
+from trustmix.learners.training import batches, predict, token_lengths
+from trustmix.seeds import torch_generator
 from trustmix.settings.recipe import Recipe
 from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, encode_teacher, fedavg_bytes, scaffold_bytes
 
@@ -120,7 +122,7 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
         recipe.rounds,
         parameters,
         description,
-        asked * _steps(clients, recipe, exchanges) / rate,
+        asked * _padded_share(clients[0]) * _steps(clients, recipe, exchanges) / rate,
         asked * _predicting_seconds(clients, kinds, recipe.rounds, plan, exchanges),
         memory_needed(recipe),
         _messages(clients[0], recipe.rounds) if exchanges else {},
@@ -142,6 +144,19 @@ def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
     if exchanges and train.stages == "mixed":
         return private * train.first_epochs + (private + public) * distilled + scored
     return private * (train.first_epochs + (rounds - 1) * train.epochs) + public * distilled + scored
+
+
+def _padded_share(client: Client) -> float:
+    """Of texts: the mean padded length of a run's batches, as a part of that of the trial's unsorted ones; else 1."""
+    sizes = token_lengths(client.private.inputs)
+    if sizes is None:
+        return 1.0
+    lengths = []
+    for order in (sizes, None):
+        generator = torch_generator(client.seed, "trial", client.id)
+        found = [int(sizes[batch].max()) for batch in batches(len(sizes), client.training.batch, generator, order)]
+        lengths.append(sum(found) / len(found))
+    return lengths[0] / lengths[1]
 
 
 def _epsilon(clients: list[Client], rounds: int) -> tuple[float, float, float] | None:

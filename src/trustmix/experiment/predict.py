@@ -3,7 +3,7 @@
 They can be written to a file of predictions, which `trustmix mix` reads.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,8 +71,26 @@ class PredictionResult:
         """
         largest = torch.softmax(self.logits.double(), 1).amax(1)
         for number, (cls, probability) in enumerate(zip(self.predicted.tolist(), largest.tolist(), strict=True)):
-            name = self.samples.ids[number] if self.samples.ids else f"sample {number}"
+            name = self.samples.ids[number] if self.samples.ids else f"sample {number + 1}"
             yield name, self.classes[cls], probability
+
+    def columns(self) -> dict[str, Sequence[object]]:
+        """Return the contents of a csv file of predictions.
+
+        Returns
+        -------
+        dict of str to sequence
+            `id`, the name or the number of a sample counted from 1, a column of probabilities per class, `predicted`,
+            and, where they are known, `label` and `score`.
+        """
+        labels = self.samples.labels.tolist()
+        ids: Sequence[object] = self.samples.ids or range(1, len(labels) + 1)
+        probabilities = torch.softmax(self.logits.double(), 1).T.tolist()
+        found = {"id": ids, **dict(zip(self.classes, probabilities, strict=True))}
+        found["predicted"] = [self.classes[index] for index in self.predicted.tolist()]
+        if any(label >= 0 for label in labels):
+            found["label"] = [self.classes[label] if label >= 0 else "" for label in labels]
+        return found | ({"score": self.trust["scores"].tolist()} if "scores" in self.trust else {})
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the contents of a file of predictions.

@@ -3,14 +3,14 @@
 An npz file holds `predictions` (N, C), or `logits` (N, C) whose softmax they are; for trust, either `scores` (N,), or
 `calibration_logits` (n, C) and `calibration_labels` (n,) that a density is fitted on: the density ratio for the rule
 trust, the paper's Gaussians for the others. `held` (C,), how many samples of each class the client holds, is optional.
-A csv file has a column of probabilities per class, and may have a column `score`. In both, `id` may name the samples:
-then all files must name the same samples.
+A csv file has a column of probabilities per class, and may have a column `score`. In both, names of samples (`id`) and
+of classes align the rows and columns of the files.
 """
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,8 +26,8 @@ from trustmix.federation import resolve_method
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-NOT_CLASSES = ("id", "score", "effective_clients")
-"""Columns of a csv file that are not classes; a file with a teacher has the last one."""
+NOT_CLASSES = ("id", "score", "predicted", "label", "effective_clients")
+"""Columns of a csv file that are not classes; files of `predict` and files with a teacher have the last ones."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,20 @@ def read_predictions(path: Path, density: str = "gaussians") -> Predictions:
     raise TrustmixError(f"{path} is no file of predictions: its name must end in .npz or .csv.")
 
 
-def mix_files(paths: Sequence[Path], rule: str | float = "suwa") -> tuple[Teacher[Array], Predictions]:
+def mix_files(
+    paths: Sequence[Path], rule: str | float = "suwa", label_sets: Path | None = None
+) -> tuple[Teacher[Array], Predictions]:
     r"""Aggregate files of predictions.
 
     Parameters
     ----------
     paths : sequence of Path
-        One file per client, with the same samples in the same order.
+        One file per client, with the same samples: in the same order, or in any order if the files name them.
     rule : str or float
         The name of a rule, "package.module:Class", or a tau.
+    label_sets : Path, optional
+        A csv file with the label set of each client: a column `file`, and a column per class with the number of samples
+        that the client holds, or 1 for some.
 
     Returns
     -------
@@ -124,10 +129,13 @@ def mix_files(paths: Sequence[Path], rule: str | float = "suwa") -> tuple[Teache
     method = resolve_method(rule)
     aggregator = method.make_aggregator()
     first: Predictions | None = None
+    sets = None if label_sets is None else read_table(label_sets)
     for path in paths:
         client = read_predictions(path, method.density)
         first = first or client
-        _validate_alike(path, client, paths[0], first)
+        client = _align(path, client, paths[0], first)
+        if sets is not None and label_sets is not None:
+            client = replace(client, held=_label_set(label_sets, sets, path, first))
         aggregator.update(
             Upload.from_arrays(
                 str(path),
@@ -166,35 +174,59 @@ def write_teacher(path: Path, teacher: Teacher[Array], names: Predictions) -> No
     >>> file = Path(tempfile.mkdtemp()) / "teacher.csv"
     >>> write_teacher(file, teacher, Predictions(teacher.probabilities, classes=("cat", "dog")))
     >>> file.read_text().splitlines()
-    ['cat,dog,effective_clients', '0.5,0.5,2.0']
+    ['cat,dog,predicted,effective_clients', '0.5,0.5,cat,2.0']
     """
+    classes = names.classes or tuple(map(str, range(teacher.probabilities.shape[1])))
+    predicted = teacher.probabilities.argmax(1)
     if path.suffix == ".npz":
-        arrays = {"predictions": teacher.probabilities, "effective_clients": teacher.effective_clients}
+        arrays = {"predictions": teacher.probabilities, "predicted": predicted}
+        arrays |= {"effective_clients": teacher.effective_clients}
         arrays |= {"id": np.array(names.ids)} if names.ids else {}
         arrays |= {"classes": np.array(names.classes)} if names.classes else {}
         write_npz(path, arrays)
         return
-    classes = names.classes or tuple(map(str, range(teacher.probabilities.shape[1])))
+    columns: dict[str, Sequence[object]] = {"id": names.ids} if names.ids else {}
+    columns |= dict(zip(classes, teacher.probabilities.T.tolist(), strict=True))
+    columns |= {"predicted": [classes[index] for index in predicted]}
+    write_csv(path, columns | {"effective_clients": teacher.effective_clients.tolist()})
+
+
+def write_csv(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
+    """Write columns of the same length to a csv file, atomically.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    columns : mapping of str to sequence
+        The values of each column by its name.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
+    """
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([*(["id"] if names.ids else []), *classes, "effective_clients"])
-    for index, row in enumerate(teacher.probabilities.tolist()):
-        lines.writerow([*names.ids[index : index + 1], *row, float(teacher.effective_clients[index])])
+    lines.writerow(columns)
+    lines.writerows(zip(*columns.values(), strict=True))
     storage.write_bytes(path, text.getvalue().encode())
 
 
-def validate_output_name(path: Path) -> None:
-    """Check the name of a file for a teacher, before anything is aggregated.
+def validate_output_name(path: Path, inputs: Iterable[Path] = ()) -> None:
+    """Check the name of a file for predictions, before they are computed.
 
     Parameters
     ----------
     path : Path
         The file to write.
+    inputs : iterable of Path
+        Files that are read and must stay as they are.
 
     Raises
     ------
     TrustmixError
-        If the name does not end in .npz or .csv.
+        If the name does not end in .npz or .csv, or is that of an input.
 
     Examples
     --------
@@ -202,6 +234,8 @@ def validate_output_name(path: Path) -> None:
     """
     if path.suffix not in (".npz", ".csv"):
         raise TrustmixError(f"{path} (--out) must end in .npz or .csv.")
+    if path.exists() and any(file.exists() and path.samefile(file) for file in inputs):
+        raise TrustmixError(f"{path} (--out) is one of the files to read; choose another name.")
 
 
 def write_npz(path: Path, arrays: dict[str, Array]) -> None:
@@ -300,17 +334,46 @@ def _softmax(logits: Array) -> Array:
     return odds
 
 
-def _validate_alike(path: Path, client: Predictions, first_path: Path, first: Predictions) -> None:
-    """Rows of all files must be the same samples, columns the same classes; all files have scores, or none has."""
-    for what, ours, theirs in (("samples", client.ids, first.ids), ("classes", client.classes, first.classes)):
-        if ours and theirs and ours != theirs:
-            pairs = enumerate(zip(ours, theirs, strict=False))
-            index = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-            here, there = (names[index] if index < len(names) else "nothing" for names in (ours, theirs))
-            raise TrustmixError(
-                f'{path} and {first_path} name other {what}: number {index} is "{here}" in the one and "{there}" in '
-                "the other; they must be the same in the same order."
-            )
+def _align(path: Path, client: Predictions, first_path: Path, first: Predictions) -> Predictions:
+    """The predictions with rows and columns in the first file's order, by the names of samples and classes."""
     if (client.scores is None) != (first.scores is None):
         without, with_ = (path, first_path) if client.scores is None else (first_path, path)
         raise TrustmixError(f"{with_} has scores, but {without} has none; either all files have them or none.")
+    places = f"{path} and {first_path}"
+    rows = _order("samples", client.ids, first.ids, places)
+    columns = _order("classes", client.classes, first.classes, places)
+    if rows is not None:
+        scores = None if client.scores is None else client.scores[rows]
+        client = replace(client, probabilities=client.probabilities[rows], scores=scores)
+    if columns is not None:
+        held = None if client.held is None else client.held[columns]
+        client = replace(client, probabilities=client.probabilities[:, columns], held=held)
+    return client
+
+
+def _order(what: str, ours: Sequence[str], theirs: Sequence[str], places: str) -> list[int] | None:
+    """Where each of their names is among ours; None where one file has no names, or both have the same order."""
+    if not ours or not theirs or ours == theirs:
+        return None
+    place = {name: index for index, name in enumerate(ours)}
+    if len(place) != len(ours) or len(set(theirs)) != len(theirs):
+        raise TrustmixError(f"{places} name {what} in another order, and a name twice, so they cannot be aligned.")
+    odd = sorted(set(ours) ^ set(theirs))
+    if odd:
+        raise TrustmixError(f'{places} name other {what}: "{odd[0]}" is in one of them alone ({len(odd)} such names).')
+    return [place[name] for name in theirs]
+
+
+def _label_set(file: Path, sets: Table, path: Path, first: Predictions) -> Array:
+    """The row of a client in the table of label sets, in the order of the classes."""
+    files = [Path(str(name)).name for name in sets.get("file", ())]
+    classes = first.classes or tuple(map(str, range(first.probabilities.shape[1])))
+    missing = [name for name in ("file", *classes) if name not in sets]
+    if missing:
+        raise TrustmixError(f'{file} has no column "{missing[0]}"; it needs file and {", ".join(classes)}.')
+    if files.count(path.name) != 1:
+        raise TrustmixError(
+            f"{file} has {files.count(path.name)} rows with {path.name} in the column file; one is needed."
+        )
+    row = files.index(path.name)
+    return np.array([_column(file, name, sets[name])[row] for name in classes])

@@ -22,6 +22,21 @@ PROCESS_BYTES = 600 * 2**20
 """Bytes of a small run: the interpreter, torch, and what a training step needs."""
 
 
+BUSY = 1.5
+"""Times the load that the cores can serve; above it a trial takes longer than on free cores."""
+
+
+def machine_load() -> float:
+    """Return the processes that want to run, in the mean over the last minute, per core.
+
+    Returns
+    -------
+    float
+        About 1 where every core is in use; 0 where the system does not count it.
+    """
+    return float(psutil.getloadavg()[0]) / cores()
+
+
 def max_parallel_jobs(recipes: Iterable[Recipe]) -> int:
     """Count the runs that can run in parallel; one where they would share a GPU.
 

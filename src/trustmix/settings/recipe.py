@@ -448,12 +448,40 @@ def builtin_recipes() -> dict[str, str]:
     return {name: text.splitlines()[0].lstrip("# ") for name, text in sorted(texts.items())}
 
 
+def recipe_text(name: str) -> str:
+    """Return a built-in recipe as it is written, with its comments.
+
+    Parameters
+    ----------
+    name : str
+        The name of the recipe.
+
+    Returns
+    -------
+    str
+        TOML.
+
+    Raises
+    ------
+    TrustmixError
+        If there is no built-in recipe of that name.
+
+    Examples
+    --------
+    >>> recipe_text("demo").startswith("#")
+    True
+    """
+    if name not in builtin_recipes():
+        hint = did_you_mean(name, builtin_recipes())
+        raise TrustmixError(f'No recipe "{name}" is built in.{hint} Built in are: {", ".join(builtin_recipes())}.')
+    return (resources.files("trustmix") / "recipes" / f"{name}.toml").read_text("utf-8")
+
+
 def _read(recipe: str | Path) -> tuple[dict[str, Any], str]:
     """The fields of a built-in recipe or a TOML file, and its name for error messages."""
     name = str(recipe)
     if name in builtin_recipes():
-        text, where = (resources.files("trustmix") / "recipes" / f"{name}.toml").read_text("utf-8"), f'recipe "{name}"'
-        return toml.parse(text, where), where
+        return toml.parse(recipe_text(name), f'recipe "{name}"'), f'recipe "{name}"'
     with suppress(OSError, RuntimeError):  # not a valid file name, or below the home of an unknown user
         file = Path(recipe).expanduser()
         if file.is_file():

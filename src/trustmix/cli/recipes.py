@@ -1,0 +1,102 @@
+"""Commands about recipes: recipes, settings, plan."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trustmix.cli.app import AllowCode, Overrides, RecipeName, app, confirm_code, handle_errors, make_console
+
+WIDTH = 80
+"""Columns that the text of settings is wrapped to."""
+
+
+@app.command("recipes")
+@handle_errors
+def recipes_command(
+    name: Annotated[
+        str | None, typer.Argument(help="A built-in recipe, which is printed with its comments.", show_default=False)
+    ] = None,
+) -> None:
+    """List the built-in recipes, or print one of them.
+
+    Example: trustmix recipes digits > mine.toml
+    """
+    from trustmix.settings.recipe import builtin_recipes, recipe_text
+
+    if name is not None:
+        typer.echo(recipe_text(name), nl=False)
+        return
+    for recipe, line in builtin_recipes().items():
+        typer.echo(f"{recipe:15} {line}")
+    typer.echo("`trustmix recipes NAME` prints a recipe; the guard is on in each that does not state guard.on = false.")
+
+
+@app.command("settings")
+@handle_errors
+def settings_command(
+    section: Annotated[
+        str | None, typer.Argument(help="A section, such as split or train; all if not given.", show_default=False)
+    ] = None,
+) -> None:
+    """List the settings of a recipe, with their meanings.
+
+    Example: trustmix settings split
+    """
+    from textwrap import fill
+
+    from trustmix.settings.reference import describe_settings
+
+    for part in describe_settings(section):
+        typer.echo(fill(f"[{part.name}] {' '.join(part.text.split())}", WIDTH, subsequent_indent="  "))
+        for setting in part.settings:
+            typer.echo(f"  {setting.path} = {setting.default}")
+            listed = f"; one of {', '.join(setting.choices)}" if setting.choices else ""
+            indent = " " * 6
+            typer.echo(fill(f"{setting.meaning}{listed}", WIDTH, initial_indent=indent, subsequent_indent=indent))
+        typer.echo()
+
+
+@app.command("plan")
+@handle_errors
+def plan_command(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    allow_code: AllowCode = False,
+) -> None:
+    """Estimate the time, memory and bytes of a run.
+
+    A few steps are timed; nothing is written.
+
+    Example: trustmix plan fashion --set rounds=50
+    """
+    from rich.table import Column, Table
+
+    from trustmix.cli.progress import format_bytes, format_duration
+    from trustmix.experiment.estimate import estimate_cost
+    from trustmix.experiment.resources import BUSY, machine_load
+    from trustmix.settings.recipe import Recipe
+
+    console = make_console()
+    loaded = Recipe.load(recipe, overrides or [])
+    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
+    cost = estimate_cost(loaded)
+    models = ", ".join(f"{count:,}" for count in cost.parameters)
+    console.print(f"{cost.clients} clients, {cost.rounds} rounds, parameters: {models}", highlight=False)
+    console.print(f"engine: {cost.engine}", soft_wrap=True, highlight=False)
+    stages = f"{format_duration(cost.training_seconds)} training, {format_duration(cost.predicting_seconds)} predicting"
+    about = "up to" if loaded.train.public_epochs == "auto" else "about"
+    console.print(f"time: {about} {format_duration(cost.seconds)} ({stages})", highlight=False)
+    if (load := machine_load()) > BUSY:
+        console.print(f"The machine is busy, with {load:.0f} times the load of its cores; free cores take less time.")
+    console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
+    if cost.epsilon is not None:
+        first, later, total = cost.epsilon
+        console.print(
+            f"privacy: epsilon {first:.3g} in the first round, {later:.3g} in a later one, {total:.3g} in all",
+            highlight=False,
+        )
+    table = Table("one client, all rounds", Column("sends", justify="right"), Column("receives", justify="right"))
+    for name, (up, down) in {**cost.messages, **cost.weights}.items():
+        table.add_row(name, format_bytes(up), format_bytes(down))
+    console.print(table)
