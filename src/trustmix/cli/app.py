@@ -206,10 +206,12 @@ def log_to_console(console: "Console", level: str = "info", file: Path | None = 
     logger = logging.getLogger("trustmix")
     for each in handlers:
         logger.addHandler(each)
+    before = logger.level
     logger.setLevel(level.upper())
     try:
         yield
     finally:
+        logger.setLevel(before)
         for each in handlers:
             logger.removeHandler(each)
             each.close()
