@@ -31,28 +31,28 @@ def test_the_demo_shows_that_density_beats_averaging_and_leaves_a_report(tmp_pat
     """The main job itself, as a process, at its full size."""
     command = [sys.executable, "-m", "trustmix.cli", "demo", "--out", str(tmp_path / "demo")]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
+    text = " ".join(result.stdout.split())
     found = re.search(
-        r"With 2 of 10 classes at each client, AVG reaches ([\d.]+) %, UWA ([\d.]+) % and sUWA ([\d.]+) %; "
-        r"alone they reach ([\d.]+) %: weighing each prediction by the paper's density is worth ([\d.]+) points over "
-        r"averaging\. With density ratios, by those who hold a class, trust reaches ([\d.]+) %\.",
-        result.stdout,
+        r"clients reach ([\d.]+) % alone, with AVG ([\d.]+) %, UWA ([\d.]+) %, sUWA ([\d.]+) % and Trust ([\d.]+) %\. "
+        r"Points over averaging: UWA \+([\d.]+), sUWA \+[\d.]+, Trust \+([\d.]+)\. This is one seed;",
+        text,
     )
     assert found, result.stdout
-    avg, uwa, suwa, alone, gain, trust = map(float, found.groups())
+    alone, avg, uwa, suwa, trust, gain, lead = map(float, found.groups())
     assert trust > max(uwa, suwa) > min(uwa, suwa) > avg + 15
     assert avg > alone
     for rule in ("uwa", "suwa", "trust"):
         last = json.loads((tmp_path / "demo" / rule / "rounds.jsonl").read_text().splitlines()[-1])
         assert last["ece_mean"] < 0.1, f"{rule}: its clients are not as sure as they are right"
-    assert gain == pytest.approx(max(uwa, suwa) - avg, abs=0.11)
+    assert (gain, lead) == pytest.approx((uwa - avg, trust - avg), abs=0.11)
+    assert "method 2 of 5, AVG: round 1/10" in text
+    assert re.search(r"All five took \d+ seconds", text)
     page = (tmp_path / "demo" / "report.html").read_text()
-    pattern = r"<h1>\w+ brings 20 clients to ([\d.]+)\s%, ([\d.]+) points over AVG; alone they reach ([\d.]+)\s%"
-    title = re.search(pattern, page)
+    title = re.search(
+        r"<h1>Trust brings 20 clients to ([\d.]+)\s% and AVG ([\d.]+)\s%, [\d.]+ points apart with one seed", page
+    )
     assert title
-    best, lead, trained = map(float, title.groups())
-    assert (best >= max(uwa, suwa), trained) == (True, alone)
-    assert lead == pytest.approx(best - avg, abs=0.11)
-    assert f"<td>{avg}</td>" in page
+    assert tuple(map(float, title.groups())) == (trust, avg)
 
 
 def test_run_prints_rounds_and_a_table_and_names_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,8 @@ def test_ctrl_c_exits_130_and_says_how_to_go_on(undisturbed: Path, tmp_path: Pat
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130
-    assert errors == "Stopped. The same command with --resume goes on from the last finished round.\n"
+    hint = "The same command with --resume, or `trustmix resume DIR`, goes on from the last finished round."
+    assert errors == f"Stopped. {hint}\n"
     tm.run(small(), out=tmp_path / "cc", resume=True)
     assert numbers(tmp_path / "cc") == numbers(undisturbed)
 

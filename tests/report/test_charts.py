@@ -50,7 +50,7 @@ def svg_of(chart: Chart) -> ET.Element:
 
 def test_curves_lie_at_their_numbers_and_names_are_escaped() -> None:
     svg = svg_of(a_chart())
-    _, y = make_axes(a_chart(), (46, 0), (240, 12))
+    _, y = make_axes(a_chart(), (46, 0), (240, 26))
     lines = [line.get("points", "").split() for line in svg.iter("polyline")]
     heights = [[float(place.split(",")[1]) for place in line] for line in lines]
     assert heights[0] == pytest.approx([y(0.2), y(0.4)], abs=0.1)

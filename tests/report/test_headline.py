@@ -5,7 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from scipy import stats
+
 from trustmix.experiment.run_directory import RunDirectory
+from trustmix.federation import History
 from trustmix.report.headline import headline, subtitle, warnings
 from trustmix.report.load import load_study
 from trustmix.report.page import write_report
@@ -19,25 +22,72 @@ def cells_named(study: Study, *names: str) -> Study:
     return Study([Cell(Task({}), cell.method, cell.runs) for cell in kept])
 
 
-def test_the_headline_is_made_from_the_numbers(swept: Study) -> None:
+def with_accuracies(cell: Cell, accuracies: dict[int, float], name: str | None = None) -> Cell:
+    """The cell with one run per seed, whose best round has that accuracy."""
+    run = cell.runs[0]
+    runs = [
+        replace(
+            run,
+            recipe=run.recipe.model_copy(update={"seed": seed}),
+            history=History([replace(run.last_round, accuracy_mean=accuracy)]),
+        )
+        for seed, accuracy in accuracies.items()
+    ]
+    return Cell(Task({}), replace(cell.method, name=name or cell.method.name), runs)
+
+
+def pair(study: Study, ours: dict[int, float], theirs: dict[int, float]) -> Study:
+    suwa = next(cell for cell in study.cells if cell.method.name == "sUWA")
+    avg = next(cell for cell in study.cells if cell.method.name == "AVG")
+    return Study([with_accuracies(suwa, ours), with_accuracies(avg, theirs)])
+
+
+def test_a_gain_is_claimed_with_the_interval_of_the_paired_differences(swept: Study) -> None:
+    study = pair(swept, {0: 0.60, 1: 0.80, 2: 0.70}, {0: 0.50, 1: 0.71, 2: 0.59})
+    low, high = stats.ttest_rel([60, 80, 70], [50, 71, 59]).confidence_interval(0.95)
+    assert (
+        headline(study)
+        == f"sUWA reaches 70.0 %, 10.0 points over AVG (95 % interval {low:.1f} to {high:.1f}, 3 seeds)."
+    )
+
+
+def test_a_gain_whose_interval_holds_zero_is_not_claimed(swept: Study) -> None:
+    study = pair(swept, {0: 0.45, 1: 0.70, 2: 0.57}, {0: 0.49, 1: 0.40, 2: 0.42})
+    text = headline(study)
+    assert text.startswith("sUWA reaches 57.3 % and AVG 43.7 %; 3 seeds do not settle the difference of 13.7 points")
+    assert " over AVG" not in text
+
+
+def test_one_seed_is_stated_and_claims_nothing(swept: Study) -> None:
+    assert (
+        headline(pair(swept, {0: 0.6}, {0: 0.5}))
+        == "sUWA reaches 60.0 % and AVG 50.0 %, 10.0 points apart with one seed."
+    )
+
+
+def test_only_seeds_that_both_have_are_compared(swept: Study) -> None:
+    assert headline(pair(swept, {0: 0.6}, {1: 0.5})).endswith("and AVG 50.0 %, on different seeds.")
+    text = headline(pair(swept, {0: 0.6, 1: 0.9}, {0: 0.5}))
+    assert "10.0 points apart with one seed" in text
+
+
+def test_label_sets_that_only_one_method_shares_are_stated(swept: Study) -> None:
+    study = pair(swept, {0: 0.6}, {0: 0.5})
+    run = study.cells[0].runs[0]
+    wire = run.recipe.wire.model_copy(update={"labels": "set"})
+    sharing = replace(run, recipe=run.recipe.model_copy(update={"wire": wire}))
+    told = Study([replace(study.cells[0], runs=[sharing]), study.cells[1]])
+    assert headline(told).endswith("with one seed; clients of sUWA also share their label sets.")
+
+
+def test_the_headline_names_local_training_and_classes_per_client(swept: Study) -> None:
     best = {c.method.name: 100 * (c.best_accuracy.mean or 0) for c in swept.cells if c.task == swept.tasks[0]}
     both = headline(cells_named(swept, "alone", "AVG", "sUWA"))
-    points = best["sUWA"] - best["AVG"]
-    assert both == (
-        f"sUWA brings 4 clients to {best['sUWA']:.1f} %, {points:.1f} points over AVG; "
-        f"alone they reach {best['alone']:.1f} %."
-    )
+    assert both.startswith(f"sUWA brings 4 clients to {best['sUWA']:.1f} %")
+    assert both.endswith(f"; alone they reach {best['alone']:.1f} %.")
     assert headline(cells_named(swept, "sUWA")) == f"sUWA brings 4 clients to {best['sUWA']:.1f} % in 2 rounds."
-    begins = f"With 2 classes per client, sUWA reaches {best['sUWA']:.1f} %, {points:.1f} points over AVG; with 5, "
-    assert headline(swept).startswith(begins)
+    assert headline(swept).startswith(f"With 2 classes per client, sUWA reaches {best['sUWA']:.1f} %")
     assert subtitle(swept) == "digits · mlp · 4 clients · 2 rounds · 2 seeds"
-
-
-def test_a_gain_within_the_deviation_over_seeds_is_not_claimed(swept: Study) -> None:
-    suwa = next(cell for cell in swept.cells if cell.method.name == "sUWA")
-    avg = next(cell for cell in swept.cells if cell.method.name == "AVG")
-    alike = [Cell(Task({}), suwa.method, suwa.runs), Cell(Task({}), avg.method, suwa.runs)]
-    assert "no further apart than seeds are" in headline(Study(alike))
 
 
 def test_the_headline_of_a_sweep_over_sizes_names_the_smallest_and_the_largest(

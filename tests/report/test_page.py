@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from trustmix.report import load_study, write_report
@@ -37,7 +38,8 @@ def test_a_sweep_of_twenty_clients_and_fifty_rounds_is_one_light_file(report_fil
 
 def test_every_section_is_there_and_every_figure_is_drawn(shown: tuple[Page, list[str]]) -> None:
     page, faults = shown
-    keys = ["classes", "rounds", "own", "bytes", "concentration", "trust", "samples", "calibration", "recipe"]
+    keys = ["classes", "rounds", "own", "bytes", "concentration", "trust", "samples", "calibration"]
+    keys += ["card", "reproduce", "recipe"]
     assert page.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)") == keys
     for svg in page.locator("figure:visible svg").all():
         assert svg.locator("polyline, circle, rect").count() > 1
@@ -164,3 +166,68 @@ def test_failures_are_listed_with_the_reason_and_a_reason_is_no_html(
     page.get_by_text("sUWA", exact=True).last.click()
     assert 'rule = "suwa"' in page.locator("#recipe pre").inner_text()
     assert faults == []
+
+
+def test_every_chart_has_labels_on_both_axes_and_a_tick_at_the_first_round(shown: tuple[Page, list[str]]) -> None:
+    page, _ = shown
+    for svg in page.locator("figure > svg").all():
+        labels = svg.locator("text.axis").all_text_contents()
+        assert len(labels) == 2
+        assert labels[0].endswith(" →")
+        assert labels[1].startswith("↑ ")
+    ticks = page.locator("figure.accuracy_mean:visible svg text[text-anchor=middle]").all_text_contents()
+    assert ticks[0] == "1"
+    assert ticks[-1] == "50"
+
+
+def test_bars_of_trust_have_one_scale_and_shares_are_not_called_probabilities(shown: tuple[Page, list[str]]) -> None:
+    page, _ = shown
+    for voter in page.locator(".voters li").all()[:12]:
+        share = float(voter.inner_text().split("%")[0].split()[-1])
+        bar, whole = (voter.locator(part).bounding_box() for part in ("i", ".bar"))
+        assert bar
+        assert whole
+        assert bar["width"] / whole["width"] == pytest.approx(share / 100, abs=0.02)
+    card = page.locator(".card").first.inner_text()
+    assert "probability" in card
+    assert "shares of trust" in card
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_screen_and_axe_finds_nothing_serious(
+    scheme: str, width: int, open_page: OpenPage, report_file: Path
+) -> None:
+    page, faults = open_page(
+        report_file, viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for details in page.locator("details").all():
+        details.evaluate("node => { node.open = true; }")
+    found = Axe().run(page).response["violations"]
+    serious = [
+        (one["id"], one["nodes"][0]["html"], one["nodes"][0]["failureSummary"])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+    assert faults == []
+
+
+def test_all_that_can_be_operated_or_scrolled_is_reached_by_the_tab_key(shown: tuple[Page, list[str]]) -> None:
+    page, _ = shown
+    wanted = page.evaluate(
+        "() => [...document.querySelectorAll('a[href], button, select, input, summary, .scroll')]"
+        ".filter(node => node.checkVisibility()).length"
+    )
+    page.evaluate("document.body.focus()")
+    reached = set()
+    for _ in range(wanted + 5):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                "() => { const all = [...document.querySelectorAll('*')]; return all.indexOf(document.activeElement); }"
+            )
+        )
+    assert len(reached) >= wanted

@@ -1,6 +1,7 @@
 """Commands that run federations: demo, run, resume, sweep."""
 
 import hashlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,9 +53,13 @@ def demo_command(
     console.print(
         f"{recipe.clients} clients, {recipe.split.classes_per_client} digit classes each, {recipe.rounds} rounds"
     )
-    histories = demo(recipe, out, lambda method: run_display(console, title=method))
+    begin = time.perf_counter()
+    histories = demo(
+        recipe, out, lambda rule, at, of: run_display(console, title=f"method {at} of {of}, {method_label(rule)}:")
+    )
     console.print(comparison_table({method_label(name): history for name, history in histories.items()}))
-    console.print(verdict(histories, recipe, classes=10), soft_wrap=True, highlight=False)
+    console.print(verdict(histories, recipe, classes=10), highlight=False)
+    console.print(f"All five took {time.perf_counter() - begin:.0f} seconds, with their preparation.", highlight=False)
     page = write_report(load_study([out / method for method in histories]), out / "report.html")
     console.print(f"Report: {page}", soft_wrap=True, highlight=False)
 

@@ -17,6 +17,7 @@ from trustmix.data.tables import read_table, table_format
 from trustmix.data.tabular import read_features
 from trustmix.data.text import DEFAULT_TOKENIZER, join_columns, tokenize
 from trustmix.data.vision import IMAGE_SUFFIXES, decode_image, stack_images
+from trustmix.data.words import WORDS
 from trustmix.errors import TrustmixError
 
 
@@ -124,7 +125,8 @@ def read_samples(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Sam
     if path.suffix == ".npz":
         samples = _read_arrays(path, spec)
     elif table_format(path):
-        samples = (_read_texts if spec.is_text else _read_numbers)(path, spec, options)
+        texts = spec.is_text or options.get("tokenizer") == WORDS
+        samples = (_read_texts if texts else _read_numbers)(path, spec, options)
     elif path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
         samples = _read_images(path, spec, options)
     else:
@@ -185,9 +187,9 @@ def _read_texts(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Samp
     table = read_table(path)
     columns = options.get("text", "text")
     texts = join_columns(table, [columns] if isinstance(columns, str) else columns, path, "data.text of the run")
-    length = min(int(options.get("length", 128)), spec.shape[0])
+    length = max(3, min(int(options.get("length", 128)), spec.shape[0]))
     tokens = tokenize(texts, str(options.get("tokenizer", DEFAULT_TOKENIZER)), length)
-    padded = torch.nn.functional.pad(tokens, (0, spec.shape[0] - tokens.shape[1]), value=-1)
+    padded = torch.nn.functional.pad(tokens, (0, max(0, spec.shape[0] - tokens.shape[1])), value=-1)
     labels = table.get(str(options.get("label", "label")), [None] * len(texts))
     return Samples(padded, encode_labels(labels, spec.classes), tuple(map(str, table.get("id", ()))))
 

@@ -1,10 +1,11 @@
-"""Texts with labels as token ids: Yahoo Answers, AG News and tables of the user.
+"""Texts with labels as token ids or as hashed words: Yahoo Answers, AG News and tables of the user.
 
 Ids come from a tokenizer of Hugging Face (the extra `text`), at most `length` per text, padded with -1 to the longest.
 Token ids are stored in the cache folder under a hash of the texts and the tokenizer, so that tokenizing is done once.
 """
 
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from trustmix.data.hub import locate_dataset, resolve_user_path
 from trustmix.data.labels import read_labels, select_classes, split_off_test
 from trustmix.data.loading import DATASETS
 from trustmix.data.tables import Table, column, read_table, table_format
+from trustmix.data.words import WORDS, hash_words
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.huggingface import download_snapshot
 from trustmix.imports import require_extra
@@ -148,7 +150,7 @@ def text(
     label: str = "label",
     classes: Sequence[str] | None = None,
     test: float = 0.2,
-    tokenizer: str = DEFAULT_TOKENIZER,
+    tokenizer: str = WORDS,
     length: int = 128,
 ) -> Dataset:
     """Read a table with a column of text, or several, and a column of labels.
@@ -167,14 +169,14 @@ def text(
     test
         Fraction of each class kept for tests, if there is no test.*.
     tokenizer
-        Folder of a tokenizer, or its name on the hub.
+        "words", which hashes words and needs no files, the folder of a tokenizer, or its name on the hub.
     length
-        Number of tokens to which a text is cut.
+        Number of tokens to which a text is cut; hashed words are not cut.
 
     Returns
     -------
     Dataset
-        The data set; inputs are token ids (length,), padded with -1.
+        The data set; inputs are hashed words (`WORD_FEATURES`,) of float32, or token ids (length,), padded with -1.
 
     Raises
     ------
@@ -274,21 +276,22 @@ def _read_class_names(place: Path, labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def tokenize(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
-    """Convert texts to token ids, or read the ids from the cache.
+    """Convert texts to hashed words, or to token ids, which are read from the cache if they are there.
 
     Parameters
     ----------
     texts
         The texts (n).
     tokenizer
-        Folder of a tokenizer, or its name on the hub.
+        "words", the folder of a tokenizer, or its name on the hub.
     length
         Number of tokens to which a text is cut, from 3 to `MAX_LENGTH`.
 
     Returns
     -------
     torch.Tensor
-        Token ids (n, longest), padded with -1; int16 if the vocabulary allows it, else int32.
+        Hashed words (n, `WORD_FEATURES`) of float32, or token ids (n, longest), padded with -1; int16 if the vocabulary
+        allows it, else int32.
 
     Raises
     ------
@@ -297,6 +300,8 @@ def tokenize(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
     """
     if not 3 <= length <= MAX_LENGTH:
         raise TrustmixError(f"data.length is {length}; a text is cut to 3 to {MAX_LENGTH} tokens.")
+    if tokenizer == WORDS:
+        return hash_words(texts)
     folder = paths.find_path(tokenizer)
     if folder is not None and not folder.is_dir():
         raise TrustmixError(f"data.tokenizer is {folder}, a file; name the folder that it lies in.")
@@ -310,6 +315,30 @@ def tokenize(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
     with suppress(StorageError):  # without a cache, the next run tokenizes again
         storage.write_tensors(cached, {"tokens": tokens})
     return tokens
+
+
+def default_tokenizer(name: str | None) -> str | None:
+    """Return the tokenizer of a data set whose recipe names none.
+
+    Parameters
+    ----------
+    name
+        The data set's name.
+
+    Returns
+    -------
+    str or None
+        None for a data set without texts.
+
+    Examples
+    --------
+    >>> default_tokenizer("text"), default_tokenizer("digits")
+    ('words', None)
+    """
+    if name is None or name not in DATASETS:
+        return None
+    parameter = inspect.signature(DATASETS.get(name)).parameters.get("tokenizer")
+    return None if parameter is None else str(parameter.default)
 
 
 def _hash_files(folder: Path) -> Mapping[str, str]:

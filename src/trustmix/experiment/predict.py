@@ -14,6 +14,7 @@ from torch import nn
 
 from trustmix.data import DATASETS, load
 from trustmix.data.inference import InputSpec, Samples, read_samples
+from trustmix.data.text import default_tokenizer
 from trustmix.density import DISCRIMINATOR
 from trustmix.errors import TrustmixError
 from trustmix.experiment.data import client_calibration
@@ -161,7 +162,8 @@ def predict(
 def _samples(data: str | Path, inputs: InputSpec, trained_on: DataConfig) -> Samples:
     path, options = expand_user(data), trained_on.model_extra or {}
     if path.exists():
-        return read_samples(path, inputs, options)
+        tokenizer = default_tokenizer(trained_on.name)
+        return read_samples(path, inputs, {**({"tokenizer": tokenizer} if tokenizer else {}), **options})
     if str(data) not in DATASETS.names():
         raise TrustmixError(
             f'"{data}" is neither a file or folder nor a data set; there are {", ".join(DATASETS.names())}.'

@@ -3,7 +3,6 @@
 The run directory keeps them, so that a report needs neither the data nor the tokenizer.
 """
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 import torch
 
 from trustmix.callbacks.trust_log import SHOWN, TrustRecorder, tracked_indices
-from trustmix.data import DATASETS, Dataset, Labelled
-from trustmix.data.text import DEFAULT_TOKENIZER, decode_tokens
+from trustmix.data import Dataset, Labelled
+from trustmix.data.text import decode_tokens, default_tokenizer
+from trustmix.data.words import WORDS
 from trustmix.errors import TrustmixError
 from trustmix.settings.recipe import Recipe
 
@@ -117,12 +117,15 @@ def thumbnails(images: torch.Tensor) -> torch.Tensor:
 
 def _texts(recipe: Recipe, inputs: torch.Tensor) -> list[str]:
     """Decoded texts, or numbers as texts; empty texts if the tokenizer is not on this machine any more."""
-    name = recipe.public.data or recipe.data.name
-    if name is None or "tokenizer" not in inspect.signature(DATASETS.get(name)).parameters:
+    default = default_tokenizer(recipe.public.data or recipe.data.name)
+    if default is None:
         return [_numbers(row) for row in inputs.flatten(1)]
     options = {**(recipe.data.model_extra or {}), **(recipe.public.model_extra or {})}
+    tokenizer = str(options.get("tokenizer", default))
+    if tokenizer == WORDS:
+        return [""] * len(inputs)  # hashed words cannot be read
     try:
-        return [text[:MAX_CHARACTERS] for text in decode_tokens(inputs, options.get("tokenizer", DEFAULT_TOKENIZER))]
+        return [text[:MAX_CHARACTERS] for text in decode_tokens(inputs, tokenizer)]
     except TrustmixError:
         return [""] * len(inputs)
 

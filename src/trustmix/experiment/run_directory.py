@@ -1,9 +1,10 @@
 """A run directory is the record of a run.
 
 It holds recipe.toml (resolved), rounds.jsonl (one line per round), summary.json (once the run is finished), models/,
-trust/ (one file per round, see `callbacks.trust_log`), theory.jsonl (see `theory.probe`) and checkpoint/, from which a
-stopped run is resumed. Files are written atomically; `.lock` keeps a second process out. Only its owner can enter a
-directory that a run has made; models and states are made from private data.
+environment.json (versions and hardware), trust/ (one file per round, see `callbacks.trust_log`), theory.jsonl (see
+`theory.probe`) and checkpoint/, from which a stopped run is resumed.
+Files are written atomically; `.lock` keeps a second process out. Only its owner can enter a directory that a run has
+made; models and states are made from private data.
 """
 
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 from trustmix import storage
 from trustmix.errors import StorageError, TrustmixError
+from trustmix.experiment.environment import append_environment
 from trustmix.federation import Checkpoint, History, Method, Round
 from trustmix.federation.history import SUMMARY_FORMAT, SUMMARY_TYPES
 from trustmix.settings.recipe import Recipe
@@ -118,6 +120,7 @@ class RunDirectory:
             storage.make_private_directory(self.path / "checkpoint")  # even if others may read the run directory
             storage.write_json(self._data_file, {"format": DATA_FORMAT, **(data or {})})
             self._drop_rounds_after(exchange - 1)
+            append_environment(self.path)
             yield
 
     @property
@@ -147,7 +150,7 @@ class RunDirectory:
             )
 
     def _remove_run(self) -> None:
-        records = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "report.html")
+        records = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "environment.json", "report.html")
         for name in ("checkpoint/server.json", "summary.json", *records):
             (self.path / name).unlink(missing_ok=True)
         for name in ("checkpoint", "models", "trust"):

@@ -94,8 +94,8 @@ def x_ticks(chart: Chart, axis: Axis) -> list[float]:
     Returns
     -------
     list of float
-        Of curves over plain numbers the numbers themselves where there are few, and only whole ones of counts;
-        otherwise the axis's own ticks.
+        Of curves over plain numbers the numbers themselves where there are few. Of counts, such as rounds, the first
+        one and round numbers after it; otherwise the axis's own ticks.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def x_ticks(chart: Chart, axis: Axis) -> list[float]:
     ...     chart = Chart("", "", "", "", [Series(MethodLabel("avg", "AVG"), points)])
     ...     return x_ticks(chart, make_axes(chart, (0, 1), (0, 1))[0])
     >>> ticks(2, 5, 9), ticks(*range(1, 9))
-    ([2, 5, 9], [2.0, 4.0, 6.0, 8.0])
+    ([2, 5, 9], [1, 2.0, 4.0, 6.0, 8.0])
     """
     if chart.scatter or chart.x_unit != "number":
         return axis.ticks
@@ -114,7 +114,11 @@ def x_ticks(chart: Chart, axis: Axis) -> list[float]:
     if len(values) <= MAX_VALUE_TICKS:
         return values
     counts = all(value == round(value) for value in values)
-    return [tick for tick in axis.ticks if not counts or tick == round(tick)]
+    if not counts:
+        return axis.ticks
+    ticks = [tick for tick in axis.ticks if tick == round(tick)]
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.0
+    return [values[0], *(tick for tick in ticks if tick - values[0] >= max(step / 2, 1))]
 
 
 def _tick_step(width: float, wanted: int = 5) -> float:

@@ -6,7 +6,6 @@ from trustmix.density import RATIO
 from trustmix.federation import METHODS
 from trustmix.report.study import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
 from trustmix.settings.config import Tau
-from trustmix.sweeps.tables import MeanStd
 
 
 def headline(study: Study) -> str:
@@ -159,9 +158,16 @@ def _headline_of_task(study: Study, task: Task) -> str:
     if rival is None:
         accuracy = _percent(best.best_accuracy.mean)
         return f"{best.method.name} brings {learners} to {accuracy} in {_rounds(study)}{alone}."
+    shared = _label_set_clause(best, rival)
     if alone:
-        return f"{_compare(best, rival, f'brings {learners} to')}{alone}."
-    return f"{_compare(best, rival)}."
+        return f"{_compare(best, rival, f'brings {learners} to')}{alone}{shared}."
+    return f"{_compare(best, rival)}{shared}."
+
+
+def _label_set_clause(best: Cell, rival: Cell) -> str:
+    """A note where only the clients of the better method share their label sets."""
+    ours, theirs = (cell.runs[0].recipe.wire.labels for cell in (best, rival))
+    return f"; clients of {best.method.name} also share their label sets" if ours != "none" == theirs else ""
 
 
 def _local_clause(cells: Sequence[Cell], best: Cell) -> str:
@@ -209,7 +215,7 @@ def _headline_of_tasks(study: Study) -> str:
     if not winners:
         return f"{len(study.tasks)} settings, with no accuracy known."
     first = max(set(winners), key=lambda name: (winners.count(name), name))
-    return f"{first} is the most accurate in {winners.count(first)} of {len(study.tasks)} settings."
+    return f"{first} has the largest mean accuracy in {winners.count(first)} of {len(study.tasks)} settings."
 
 
 def _best_cell(cells: Sequence[Cell]) -> Cell | None:
@@ -229,20 +235,20 @@ def _rival(cells: Sequence[Cell], best: Cell) -> Cell | None:
 
 
 def _compare(best: Cell, rival: Cell, verb: str = "reaches") -> str:
-    """One method against another; a gain within the standard deviation over seeds is not claimed."""
-    mine, other = best.best_accuracy, rival.best_accuracy
-    gain = (mine.mean or 0) - (other.mean or 0)
-    reached = f"{best.method.name} {verb} {_percent(mine.mean)}"
-    if gain <= _largest_std(mine, other):
-        return f"{reached} and {rival.method.name} {_percent(other.mean)}, no further apart than seeds are"
-    if gain < 0.001:
-        return f"{reached}, no more than {rival.method.name}"
-    return f"{reached}, {100 * gain:.1f} points over {rival.method.name}"
-
-
-def _largest_std(*values: MeanStd) -> float:
-    """The largest standard deviation over seeds; negative where there is one seed only."""
-    return max((value.std for value in values if value.std is not None), default=-1.0)
+    """One method against another: a gain is claimed where the interval of the paired differences excludes zero."""
+    reached = f"{best.method.name} {verb} {_percent(best.best_accuracy.mean)}"
+    both = f"{reached} and {rival.method.name} {_percent(rival.best_accuracy.mean)}"
+    gain = best.difference(rival)
+    if gain is None:
+        return f"{both}, on different seeds"
+    points = f"{100 * gain.mean:.1f} points"
+    if gain.interval is None:
+        return f"{both}, {points} apart with one seed"
+    low, high = (f"{100 * end:.1f}" for end in gain.interval)
+    interval = f"95 % interval {low} to {high}, {gain.n} seeds"
+    if gain.excludes_zero and gain.mean > 0:
+        return f"{reached}, {points} over {rival.method.name} ({interval})"
+    return f"{both}; {gain.n} seeds do not settle the difference of {points} ({interval})"
 
 
 def _rounds(study: Study) -> str:

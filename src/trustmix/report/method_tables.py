@@ -94,6 +94,7 @@ def _columns(cells: Sequence[Cell]) -> dict[str, list[TableField]]:
     usual = set(codecs) == {"float32 / float32"}
     return {
         "best accuracy, %": [_percent(cell.best_accuracy, best=cell.best_accuracy.mean == top) for cell in cells],
+        "over AVG": [_over_average(cell, cells) for cell in cells],
         "in round": [TableField(_best_rounds(cell)) for cell in cells],
         "final, %": [_percent(cell.final("accuracy_mean")) for cell in cells],
         "own classes, %": [_percent(cell.final("local_accuracy_mean")) for cell in cells],
@@ -104,6 +105,17 @@ def _columns(cells: Sequence[Cell]) -> dict[str, list[TableField]]:
         "MB down": [TableField(_megabytes(cell, "bytes_down")) for cell in cells],
         "codec up / down": [TableField(UNKNOWN if usual else codec) for codec in codecs],
     }
+
+
+def _over_average(cell: Cell, cells: Sequence[Cell]) -> TableField:
+    """The difference to plain averaging in points, paired by seed, with its 95 % interval."""
+    average = next((other for other in cells if other.method.rule == "avg"), None)
+    difference = None if average is None or average is cell else cell.difference(average)
+    if difference is None:
+        return TableField(UNKNOWN)
+    interval = difference.interval
+    ends = "" if interval is None else f"[{100 * interval[0]:+.1f}, {100 * interval[1]:+.1f}]"
+    return TableField(f"{100 * difference.mean:+.1f}", ends)
 
 
 def _is_known(field: TableField) -> bool:

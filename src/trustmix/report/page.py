@@ -9,6 +9,7 @@ from trustmix.report.figure_views import group_figures
 from trustmix.report.headline import headline, subtitle, warnings
 from trustmix.report.method_tables import overview_table, task_table
 from trustmix.report.palette import assign_colours, study_palette
+from trustmix.report.record import model_cards, reproduction
 from trustmix.report.rendering import PageSection, render
 from trustmix.report.sections import FigureSection, build_sections
 from trustmix.report.study import Cell, MethodLabel, Run, Study
@@ -88,9 +89,14 @@ def _page_section(section: FigureSection, colours: Mapping[MethodLabel, int]) ->
 
 
 def _record_sections(study: Study) -> list[PageSection]:
-    """The last sections: what failed, and the recipes."""
+    """The last sections: what failed, the model card, how to repeat the runs, and the recipes."""
     recipes = [(_run_name(study, cell, cell.runs[0]), cell.runs[0].recipe.toml()) for cell in study.cells]
-    sections = [*timeline_sections(study), PageSection("recipe", "The recipe", "recipes.html", recipes)]
+    sections = [
+        *timeline_sections(study),
+        PageSection("card", "Model card", "facts.html", model_cards(study)),
+        PageSection("reproduce", "Repeat these runs", "facts.html", reproduction(study)),
+        PageSection("recipe", "The recipe", "recipes.html", recipes),
+    ]
     failures = _failures(study)
     if failures:
         content = FailureList(failures[:MAX_FAILURES], len(failures[MAX_FAILURES:]))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import METHODS, History, Round, method_label
+from trustmix.report.paired import PairedDifference
 from trustmix.settings.recipe import Recipe
 from trustmix.sweeps.tables import MeanStd, format_value
 
@@ -145,6 +146,26 @@ class Cell:
     def best_accuracy(self) -> MeanStd:
         """The accuracy of the best round, over seeds."""
         return MeanStd.of(run.history.best_accuracy for run in self.runs)
+
+    def difference(self, other: "Cell") -> PairedDifference | None:
+        """Compare the accuracy of the best round with that of another method, seed by seed.
+
+        Parameters
+        ----------
+        other : Cell
+            Another method on the same task.
+
+        Returns
+        -------
+        PairedDifference or None
+            This method minus the other; None where they have no seed in common.
+        """
+        ours, theirs = (
+            {run.recipe.seed: best for run in cell.runs if (best := run.history.best_accuracy) is not None}
+            for cell in (self, other)
+        )
+        seeds = [seed for seed in ours if seed in theirs]
+        return PairedDifference.of([ours[s] for s in seeds], [theirs[s] for s in seeds]) if seeds else None
 
     def final(self, name: str) -> MeanStd:
         """Compute a statistic of the last round.

@@ -11,7 +11,7 @@ from trustmix.report.charts import Chart, Series, format_number, format_tick
 from trustmix.report.study import MethodLabel
 
 WIDTH, HEIGHT = 460, 280
-LEFT, TOP, BOTTOM = 46, 12, 40
+LEFT, TOP, BOTTOM = 46, 26, 40
 LETTER_WIDTH = 6.6
 """About the width of a letter, for the room that names at the ends of curves take."""
 LINE_HEIGHT = 14
@@ -120,6 +120,7 @@ def _draw_grid(svg: ET.Element, chart: Chart, x: Axis, y: Axis) -> None:
     for tick in x_ticks(chart, x):
         _add_text(svg, format_tick(tick, chart.x_unit), x(tick), HEIGHT - BOTTOM + 16, anchor="middle")
     _add_text(svg, f"{chart.x_label} →", LEFT, HEIGHT - 6, style="axis")
+    _add_text(svg, f"↑ {chart.y_label}", 2, 12, style="axis")
 
 
 def _draw_curve(svg: ET.Element, series: Series, x: Axis, y: Axis, colour: int) -> None:

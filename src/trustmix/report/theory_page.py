@@ -13,6 +13,38 @@ from trustmix.report.study import MethodLabel
 from trustmix.theory.analysis import TAUS, Curve
 from trustmix.theory.measurement import read_measurements
 
+SYMBOLS = (
+    ("tau", "the temperature of the weights: 0 is AVG, 0.25 sUWA, 1 UWA"),
+    (
+        "χ, chi",
+        "concentration: the mean over samples of the sum of squared weights; 1/χ is the effective number of clients",
+    ),
+    ("error", "the mean squared distance of the teacher's probabilities from those of the reference"),
+    (
+        "bias, variance",
+        "the error of the mean teacher over runs, and how far a teacher is from that mean; both add up to the error",
+    ),
+    (
+        "sigma², rho",
+        "the variance of a client's prediction over runs, and the correlation of that variation between clients",
+    ),
+    (
+        "own, shared, coupling",
+        "the parts of the variance in Lemma 1: of single clients, of what they have in common, "
+        "and of weights that vary with the predictions",
+    ),
+    ("bound", "the upper bound of the error by Lemma 1, for weights that do not vary with the draw (coupling 0)"),
+    (
+        "F, |grad F|²",
+        "the objective that clients descend, and the squared norm of its gradient at the end of the measured round",
+    ),
+    (
+        "floor",
+        "the value of |grad F|² that the theory does not promise to get below. A floor above the measured |grad F|² "
+        "is no contradiction: it is a bound for the worst case, which is loose on this run and predicts nothing here",
+    ),
+)
+"""What the symbols of the page mean."""
 ERROR, BIAS = MethodLabel("reference", "error", 1), MethodLabel("avg", "bias²", 2)
 VARIANCE, CHI = MethodLabel("uwa", "variance", 3), MethodLabel("suwa", "χ", 4)
 
@@ -64,6 +96,7 @@ def write_theory_page(findings: Findings, out: Path) -> Path:
         headline="The theory on these runs",
         subtitle=first,
         statements=rest.splitlines(),
+        symbols=SYMBOLS,
         sections=sections,
         trust_data=None,
     )

@@ -46,13 +46,13 @@ const numbersTable = (data) => {
     }));
   }
   const line = (tag, cells) => make("tr", {}, ...cells.map((cell) => make(tag, {}, cell)));
-  return make("div", { class: "scroll", tabindex: "0" }, make("table", {}, line("th", heads), ...[...rows.values()].map((row) => line("td", row))));
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Numbers" }, make("table", {}, line("th", heads), ...[...rows.values()].map((row) => line("td", row))));
 };
 
 for (const figure of document.querySelectorAll("figure:has(> svg)")) {
   const svg = figure.querySelector("svg"), data = JSON.parse(figure.querySelector("script").textContent);
   const view = svg.viewBox.baseVal;
-  const rule = draw("line", { class: "pointer", y1: 12, y2: view.height - 40, visibility: "hidden" });
+  const rule = draw("line", { class: "pointer", y1: 26, y2: view.height - 40, visibility: "hidden" });
   svg.append(rule);
   const all = data.series.flatMap((one) => one.points.map((point) => ({ one, point })));
   const name = (one) => bold(`${one.name} `);
@@ -115,7 +115,7 @@ if (trustData) {
     const room = Math.min(720, Math.max(340, map.clientWidth)); // so that letters stay as large on a phone
     const wide = Math.min(64, Math.max(3, (room - left - 4) / classes)), high = clients > 30 ? 11 : 20;
     const width = left + classes * wide + (longest > 3 ? 40 : 4), height = top + clients * high + 4;
-    const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Trust of clients by class" });
+    const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Mean share of trust by client and class" });
     let most = 0;
     for (const value of run.trust) most = Math.max(most, value);
     most = Math.max(most, 1) / 255;
@@ -126,6 +126,7 @@ if (trustData) {
         svg.append(draw("text", { x, y: top - 6, ...turned }, name.length > 20 ? `${name.slice(0, 19)}…` : name));
       });
     }
+    svg.append(draw("text", { x: left - 8, y: top - 6, "text-anchor": "end" }, "class →"));
     const held = [];
     run.clients.forEach((client, row) => {
       const y = top + row * high;
@@ -190,16 +191,16 @@ if (trustData) {
     const mark = (group) => (one.truth < 0 ? "" : group === one.truth ? "good" : "bad");
     const look = sample.image ? make("img", { src: sample.image, alt: `public sample ${one.index + 1}`, loading: "lazy" }) : make("blockquote", {}, sample.text || `public sample ${one.index + 1}`);
     const mostTrusted = [...one.votes].sort((a, b) => b.share - a.share).slice(0, 3);
-    const widest = Math.max(...mostTrusted.map(({ share }) => share), 0.001);
     const voters = mostTrusted.map(({ client, vote, share }) => make("li", {},
       make("span", {}, `client ${client}`),
-      make("i", { style: `width:${(100 * share / widest).toFixed(1)}%` }),
-      make("span", {}, `${percent(share)} says `, make("b", { class: mark(vote) }, name(vote)))));
+      make("span", { class: "bar" }, make("i", { style: `width:${(100 * share).toFixed(1)}%` })),
+      make("span", {}, `${percent(share)} for `, make("b", { class: mark(vote) }, name(vote)))));
     const truth = one.truth < 0 ? make("p", { class: "quiet" }, "truth unknown") : make("p", {}, "truth ", bold(name(one.truth)));
     const node = make("li", { class: sample.image ? "card" : "card texts" }, look, make("div", {}, truth,
-      make("p", {}, "teacher ", make("b", { class: mark(one.teacher) }, name(one.teacher)), ` ${percent(one.sure)}`),
-      make("ul", { class: "voters", "aria-label": "most trusted clients" }, ...voters),
-      make("p", { class: "quiet" }, `${one.others} of ${one.votes.length} clients say otherwise`)));
+      make("p", {}, "teacher ", make("b", { class: mark(one.teacher) }, name(one.teacher)), `, probability ${percent(one.sure)}`),
+      make("p", { class: "quiet" }, "shares of trust and predicted classes"),
+      make("ul", { class: "voters", "aria-label": "the most trusted clients, each with its share of trust" }, ...voters),
+      make("p", { class: "quiet" }, `${one.others} of ${one.votes.length} clients predict another class`)));
     Object.assign(node.dataset, { sample: one.index, disputed: one.disputed.toFixed(4), wrong: one.wrong.toFixed(4) });
     return node;
   };
