@@ -67,10 +67,10 @@ def measure(width: int, samples: int, seed: int) -> Iterator[dict[str, Any]]:
 def drawing(lines: list[dict[str, Any]]) -> str:
     """AUC against accuracy on own classes, a dot for each client and epoch, larger for more samples."""
     width, height, margin = 720, 430, 60
-    low = min(line["own_accuracy"] for line in lines) // 0.05 * 0.05
+    low = 0.5  # a coin between two classes; a client that does not even predict them is drawn at the edge
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across = margin + (x - low) / (1 - low) * (width - 2 * margin)
+        across = margin + (max(x, low) - low) / (1 - low) * (width - 2 * margin)
         return round(across, 1), round(height - margin - (y - 0.4) / 0.6 * (height - 2 * margin - 30), 1)
 
     parts = [f'<rect width="{width}" height="{height}" fill="white"/>']

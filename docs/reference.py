@@ -26,20 +26,25 @@ ROOMS = (
 """Rooms in the order of the page of the API: each imports only earlier ones. The commands have a page of their own."""
 
 ROOT = Path(__file__).parents[1]
-PICTURE = re.compile(r"\]\((benchmarks/[^)]*\.(?:svg|png))\)")
+PICTURE = re.compile(r"\]\((?:benchmarks/results/)?([^)/]*\.svg)\)")
+"""A picture in `benchmarks/results`, as RESULTS.md and the pages beside the picture link it."""
 
 
 def on_files(files: "Files", config: Any) -> "Files":
-    """Return the files of the documentation and the pictures that RESULTS.md shows."""
+    """Return the files of the documentation with the pages and pictures of `benchmarks/results`."""
     from mkdocs.structure.files import File  # only mkdocs calls this; tests read the rest without mkdocs
 
-    for path in PICTURE.findall((ROOT / "RESULTS.md").read_text("utf-8")):
-        files.append(File.generated(config, f"images/{Path(path).name}", abs_src_path=str(ROOT / path)))
+    for path in sorted((ROOT / "benchmarks" / "results").iterdir()):
+        folder = {".md": "results", ".svg": "images"}.get(path.suffix)
+        if folder is not None:
+            files.append(File.generated(config, f"{folder}/{path.name}", abs_src_path=str(path)))
     return files
 
 
-def on_page_markdown(text: str, **_: Any) -> str:
+def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     """Return the page with generated text in place of markers; mkdocs calls this for each page."""
+    if page.file.src_uri.startswith("results/"):
+        return result_page(text)
     writers = {"every setting": settings, "every command": commands, "every public name": api, "the results": results}
     for marker, write in writers.items():
         line = f"<!-- {marker} -->"
@@ -117,4 +122,11 @@ def public_names(module: ModuleType) -> list[str]:
 def results() -> str:
     """RESULTS.md below its title, its links as they are from here."""
     text = (ROOT / "RESULTS.md").read_text("utf-8").partition("\n")[2]
-    return PICTURE.sub(lambda found: f"](images/{Path(found[1]).name})", text).replace("](docs/", "](")
+    text = PICTURE.sub(r"](images/\1)", text)
+    return text.replace("](docs/", "](").replace("](benchmarks/results/", "](results/")
+
+
+def result_page(text: str) -> str:
+    """A page of `benchmarks/results`, its links as they are from the folder `results` of the documentation."""
+    text = PICTURE.sub(r"](../images/\1)", text)
+    return text.replace("](../../docs/", "](../").replace("](../../RESULTS.md", "](../results.md")

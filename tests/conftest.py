@@ -9,7 +9,7 @@ import tempfile
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-TEMPORARY = tempfile.mkdtemp(prefix="trustmix-tests-")
+TEMPORARY = tempfile.mkdtemp(prefix="trustmix-tests-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
 os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
 os.environ["XDG_CACHE_HOME"] = TEMPORARY
 

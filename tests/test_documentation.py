@@ -8,6 +8,7 @@ otherwise commands are executed as they are written.
 
 import importlib
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
@@ -135,7 +136,8 @@ def test_every_setting_says_what_it_means() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [*PAGES, *(ROOT / f"{name}.md" for name in ("RESULTS", "CHANGELOG", "SECURITY"))]:
+    results = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+    for page in [*PAGES, *(ROOT / f"{name}.md" for name in ("RESULTS", "CHANGELOG", "SECURITY")), *results]:
         for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
 
@@ -163,6 +165,18 @@ def load_reference() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_links_of_results_lead_somewhere_in_the_documentation_too() -> None:
+    reference = load_reference()
+    details = ROOT / "benchmarks" / "results"
+    pages = {"results.md": reference.results()}
+    pages |= {f"results/{page.name}": reference.result_page(page.read_text("utf-8")) for page in details.glob("*.md")}
+    generated = {*pages, *(f"images/{picture.name}" for picture in details.glob("*.svg"))}
+    for name, text in pages.items():
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            target = os.path.normpath(Path(name).parent / link)
+            assert link.startswith("https://") or target in generated or (ROOT / "docs" / target).exists(), (name, link)
 
 
 def test_the_page_of_recipes_names_every_setting_and_that_of_commands_every_command() -> None:

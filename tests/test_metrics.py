@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import log_loss
+from sklearn.metrics import f1_score, log_loss, recall_score, roc_auc_score
 
 from trustmix.metrics import (
     TEMPERATURES,
@@ -76,3 +76,25 @@ def test_a_few_samples_that_are_all_right_do_not_make_a_model_certain() -> None:
     sure = torch.softmax(torch.tensor([4.0, 0.0, 0.0]) / temperature, 0)[0]
     assert float(sure) == pytest.approx(1 - 2 / 3 / 26, abs=1e-4)
     assert fit_temperature(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)) == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 6), st.integers(2, 40), st.integers(0, 2**32 - 1))
+def test_recall_f1_and_auroc_are_those_of_scikit_learn_over_the_classes_that_occur(
+    classes: int, samples: int, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    p = np.round(draw.dirichlet(np.ones(classes), samples), 1) + 0.01  # with many ties
+    p /= p.sum(1, keepdims=True)
+    y = draw.integers(0, draw.integers(1, classes + 1), samples)
+    found, occurs = ClassificationMetrics.of(p, y), np.unique(y)
+    recall = recall_score(y, p.argmax(1), labels=occurs, average=None, zero_division=0)
+    assert found.balanced_accuracy == pytest.approx(recall.mean())
+    assert [found.recall[cls] for cls in occurs] == pytest.approx(recall.tolist())
+    assert all(found.recall[cls] is None for cls in range(classes) if cls not in occurs)
+    expected = f1_score(y, p.argmax(1), labels=occurs, average="macro", zero_division=0)
+    assert found.macro_f1 == pytest.approx(expected)
+    if len(occurs) == 1:
+        assert found.auroc is None
+    else:
+        assert found.auroc == pytest.approx(np.mean([roc_auc_score(y == cls, p[:, cls]) for cls in occurs]))

@@ -1,4 +1,7 @@
-"""Metrics of predicted probabilities: accuracy, negative log-likelihood and expected calibration error; temperature."""
+"""Metrics of predicted probabilities: accuracy, recall, F1, AUROC, log-likelihood and calibration error; temperature.
+
+A class without a label in the test set has no recall, and is left out of means over classes.
+"""
 
 import math
 from dataclasses import dataclass
@@ -16,9 +19,18 @@ TEMPERATURES = (0.05, 20.0)
 """The lowest and the highest temperature that is fitted."""
 
 
+METRICS = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "auroc": "AUROC",
+}
+"""The metrics that runs can be compared by, and what people call them."""
+
+
 @dataclass(frozen=True)
 class ClassificationMetrics:
-    """Accuracy, negative log-likelihood and calibration error of predictions."""
+    """What predictions are worth, by several metrics."""
 
     accuracy: float
     """The fraction of samples whose most probable class is the label."""
@@ -26,10 +38,18 @@ class ClassificationMetrics:
     """The mean negative log-likelihood of the labels, in nats."""
     ece: float
     """The expected calibration error."""
+    balanced_accuracy: float
+    """The mean of the recall over the classes that occur."""
+    macro_f1: float
+    """The mean of F1 over the classes that occur."""
+    auroc: float | None
+    """The area under the ROC curve of each class against the rest, mean over classes; None where one class occurs."""
+    recall: tuple[float | None, ...]
+    """Of each class: the fraction of its samples that are predicted as it; None if it does not occur."""
 
     @classmethod
     def of(cls, probabilities: ArrayLike, labels: ArrayLike) -> "ClassificationMetrics":
-        """Compute all three metrics.
+        """Compute all metrics.
 
         Parameters
         ----------
@@ -41,7 +61,7 @@ class ClassificationMetrics:
         Returns
         -------
         ClassificationMetrics
-            All three metrics.
+            All metrics.
 
         Examples
         --------
@@ -50,8 +70,80 @@ class ClassificationMetrics:
         (0.75, 0.5623, 0.0)
         """
         p, truth = to_float_tensor(probabilities, "probabilities"), torch.as_tensor(labels)
-        right = float((p.argmax(1) == truth.to(p.device)).double().mean())
-        return cls(right, negative_log_likelihood(p, truth), calibration_error(p, truth))
+        guess, truth = p.argmax(1).cpu(), truth.cpu()
+        recall, f1 = recall_and_f1(guess, truth, p.shape[1])
+        occurs = torch.bincount(truth, minlength=p.shape[1]) > 0
+        return cls(
+            accuracy=float((guess == truth).double().mean()),
+            nll=negative_log_likelihood(p, truth),
+            ece=calibration_error(p, truth),
+            balanced_accuracy=float(recall[occurs].mean()),
+            macro_f1=float(f1[occurs].mean()),
+            auroc=one_against_rest(p, truth),
+            recall=tuple(r if known else None for r, known in zip(recall.tolist(), occurs.tolist(), strict=True)),
+        )
+
+
+def recall_and_f1(predicted: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Recall and F1 of each class.
+
+    Parameters
+    ----------
+    predicted : torch.Tensor (N,)
+        Predicted classes.
+    labels : torch.Tensor (N,)
+        Classes.
+    classes : int
+        C, the number of classes.
+
+    Returns
+    -------
+    recall, f1 : torch.Tensor (C,)
+        Float64; recall is NaN for a class that does not occur, F1 for one that is not predicted either.
+
+    Examples
+    --------
+    >>> recall, f1 = recall_and_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1]), 2)
+    >>> recall.tolist(), f1.tolist()
+    ([1.0, 0.6666666666666666], [0.6666666666666666, 0.8])
+    """
+    hits = torch.bincount(labels[predicted == labels], minlength=classes).double()
+    of_class = torch.bincount(labels, minlength=classes).double()
+    guessed = torch.bincount(predicted, minlength=classes).double()
+    return hits / of_class, 2 * hits / (of_class + guessed)
+
+
+def one_against_rest(probabilities: ArrayLike, labels: ArrayLike) -> float | None:
+    """The area under the ROC curve of each class against the rest, mean over classes.
+
+    Parameters
+    ----------
+    probabilities : array-like (N, C)
+        Predictions.
+    labels : array-like (N,)
+        Classes.
+
+    Returns
+    -------
+    float or None
+        The mean over the classes that occur; samples of equal probability count as half. None if one class alone
+        occurs.
+
+    Examples
+    --------
+    >>> one_against_rest([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0.2, 0.8]], [0, 0, 1, 1])
+    0.75
+    """
+    p, truth = to_float_tensor(probabilities, "probabilities").cpu(), torch.as_tensor(labels).cpu()
+    areas = []
+    for cls in torch.unique(truth).tolist():
+        of_class = truth == cls
+        if bool(of_class.all()):
+            return None
+        own, rest = p[of_class, cls].contiguous(), p[~of_class, cls].sort().values
+        below = torch.searchsorted(rest, own) + torch.searchsorted(rest, own, right=True)
+        areas.append(float(below.double().mean()) / (2 * len(rest)))
+    return sum(areas) / len(areas) if areas else None
 
 
 def negative_log_likelihood(probabilities: ArrayLike, labels: ArrayLike) -> float:

@@ -113,6 +113,31 @@ def test_an_impossible_split_is_refused_with_its_numbers(settings: dict[str, Any
         split(**settings)
 
 
+def test_a_column_deals_every_sample_that_is_not_public_to_the_client_it_names() -> None:
+    owner = torch.arange(len(LABELS)) % 3
+    found = split(kind="column", clients=3, groups=owner)
+    assert [len(share.train) + len(share.calibration) for share in found.clients] == [
+        int((owner == client).sum() - (owner[found.public] == client).sum()) for client in range(3)
+    ]
+    for client, share in enumerate(found.clients):
+        assert set(owner[everything(share)].tolist()) == {client}
+    dealt = [index for share in found.clients for index in everything(share)]
+    assert sorted([*found.public.tolist(), *dealt]) == list(range(len(LABELS)))
+
+
+@pytest.mark.parametrize(
+    ("groups", "sentence"),
+    [
+        (None, "needs data with groups: name the column of a table in data.group"),
+        (torch.arange(len(LABELS)) % 4, "data.group has 4 values, one for each client; set clients = 4"),
+        (torch.arange(len(LABELS)).clamp(max=2), "holds a single sample of class|has no samples beside the public set"),
+    ],
+)
+def test_a_column_that_cannot_deal_is_refused(groups: torch.Tensor | None, sentence: str) -> None:
+    with pytest.raises(TrustmixError, match=sentence):
+        split(kind="column", clients=3, groups=groups)
+
+
 def test_a_client_without_samples_cannot_hold_any_out() -> None:
     with pytest.raises(TrustmixError, match="holds no samples"):
         stratified_holdout(torch.zeros(0, dtype=torch.int64), 0.2, 0, "a")

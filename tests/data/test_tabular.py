@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn import datasets
 
 import trustmix as tm
 from trustmix.data import load
@@ -23,6 +24,35 @@ def test_a_table_of_numbers_trains_a_federation(tmp_path: Path) -> None:
     recipe = {"data": {"name": "table", "path": str(tmp_path / "rows.csv")}, "clients": 2, "rounds": 1}
     sizes = {"split": {"samples_per_client": 12}, "public": {"samples": 10}, "engine": {"mode": "sequential"}}
     assert tm.run({**recipe, **sizes}).rounds[0].teacher_accuracy is not None
+
+
+def test_a_column_names_the_client_of_each_row_and_is_no_feature(tmp_path: Path) -> None:
+    rows = "a,site,label\n" + "".join(f"{i},{'north' if i < 90 else 'east'},{'xy'[i % 2]}\n" for i in range(150))
+    (tmp_path / "rows.csv").write_text(rows)
+    data = load("table", path=tmp_path / "rows.csv", group="site")
+    assert data.shape == (1,)
+    assert data.group_names == ("east", "north")
+    assert data.groups is not None
+    assert ((data.train.inputs[:, 0] < 90) == (data.groups == 1)).all()
+    recipe = {"data": {"name": "table", "path": str(tmp_path / "rows.csv"), "group": "site"}, "clients": 2, "rounds": 1}
+    sizes = {"split": {"kind": "column"}, "public": {"samples": 20}, "engine": {"mode": "sequential"}}
+    assert tm.run({**recipe, **sizes}).rounds[0].participants == ["0", "1"]
+    (tmp_path / "rows.csv").write_text(rows.replace("north", " ", 1))
+    with pytest.raises(TrustmixError, match=r'row 1: the column "site" \(data.group\) is empty'):
+        load("table", path=tmp_path / "rows.csv", group="site")
+
+
+@pytest.mark.parametrize(("name", "shape", "classes"), [("breast-cancer", 30, 2), ("wine", 13, 3)])
+def test_built_in_tables_are_those_of_scikit_learn(name: str, shape: int, classes: int) -> None:
+    data = load(name)
+    assert (data.shape, data.classes) == ((shape,), classes)
+    x, y = getattr(datasets, f"load_{name.replace('-', '_')}")(return_X_y=True)
+    pooled = np.concatenate([data.train.inputs.numpy(), data.test.inputs.numpy()])
+    assert sorted(np.concatenate([data.train.labels, data.test.labels])) == sorted(y)
+    np.testing.assert_allclose(np.corrcoef(pooled, rowvar=False), np.corrcoef(x, rowvar=False), atol=1e-4)
+    np.testing.assert_allclose(data.train.inputs.std(0, correction=0), 1, atol=1e-5)
+    with pytest.raises(TrustmixError, match="is built in and has no path"):
+        load(name, path=Path("somewhere"))
 
 
 def test_columns_and_classes_choose(tmp_path: Path) -> None:

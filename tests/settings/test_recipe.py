@@ -82,7 +82,7 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ),
         ("engine.name=rey", r'engine\.name: there is no engine "rey"\. Did you mean "ray"\?'),
         ("public.samples=0", r"public\.samples: .*\(given: 0\)\."),
-        ("split.kind=iid", r"split\.kind: input should be 'classes', 'dirichlet' or 'homogeneous' \(given: 'iid'\)\."),
+        ("split.kind=iid", r"split\.kind: input should be 'classes', .* or 'column' \(given: 'iid'\)\."),
         ("data.name=cifra10", r'data: there is no data set "cifra10"'),
         ("data={source='a.b:c', path='x'}", r"data: path goes with name"),
         ("data.source=a.b:c", r"data: give either name or source\."),

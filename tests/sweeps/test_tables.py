@@ -119,7 +119,7 @@ def test_the_long_form_has_one_line_per_combination_in_fractions() -> None:
 def test_runs_are_written_one_per_line_with_their_summary() -> None:
     header, first, *others = runs_to_csv(OVER, RESULTS).splitlines()
     assert header.startswith("rule,split.classes_per_client,seed,best_accuracy,best_round,final_accuracy,")
-    assert first == "avg,2,0,0.2,1,,0.9,,,2.5,"
+    assert first == "avg,2,0,0.2,1,,0.9,,,2.5,,,"
     assert len(others) == 4
 
 

@@ -69,3 +69,9 @@ def test_a_request_with_a_fact_of_another_type_is_refused(change: dict[str, obje
 def test_content_that_is_no_message_is_refused(content: RecordDict) -> None:
     with pytest.raises(TrustmixError, match="this is no message of trustmix"):
         unpack_record(content)
+
+
+def test_metrics_travel_and_recalls_by_class_do_not() -> None:
+    reply = Reply("north", 1, balanced_accuracy=0.5, macro_f1=0.4, auroc=0.9, recall=(0.5, None))
+    facts, _ = unpack_record(pack_reply(reply))
+    assert [facts.get(name) for name in ("balanced_accuracy", "macro_f1", "auroc", "recall")] == [0.5, 0.4, 0.9, None]

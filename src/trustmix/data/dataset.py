@@ -81,6 +81,10 @@ class Dataset:
         Mean per channel of uint8 images after division by 255. Inputs of other types are not normalized.
     std
         Standard deviation per channel of uint8 images after division by 255.
+    groups
+        Tensor (n,): whose sample each of the training pool is, as an index of `group_names`, or None.
+    group_names
+        Name of each group, such as a hospital.
 
     Examples
     --------
@@ -97,6 +101,8 @@ class Dataset:
     public: Labelled | None = None
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    groups: torch.Tensor | None = None
+    group_names: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         public = "" if self.public is None else f", {len(self.public)} public"

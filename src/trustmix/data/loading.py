@@ -6,6 +6,7 @@ it in the registry `DATASETS`, calls it and validates the result.
 
 import inspect
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias, get_type_hints
 
@@ -265,3 +266,33 @@ def labelled_part(name: str, arrays: Mapping[str, object], part: str) -> Labelle
     if inputs.dtype in (torch.float64, torch.float16):
         inputs = inputs.to(torch.float32)
     return Labelled(inputs, labels.to(torch.int64))
+
+
+def find_sklearn_file(name: str) -> Path:
+    """Find a data file inside scikit-learn, which is not imported: that would load scipy and pandas too.
+
+    Parameters
+    ----------
+    name
+        Name of the file.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    TrustmixError
+        If scikit-learn is not installed.
+    """
+    package = find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise TrustmixError("The data set is a file of scikit-learn: pip install scikit-learn.")
+    return Path(package.submodule_search_locations[0]) / "datasets" / "data" / name
+
+
+def refuse_path(path: Path | None, name: str) -> None:
+    """Raise if a path is given for a data set that is built in."""
+    if path is not None:
+        raise TrustmixError(f'data.path is {path}, but the data set "{name}" is built in and has no path.')

@@ -1,6 +1,6 @@
 """Partition of a labelled pool into the public set and each client's private and calibration samples.
 
-The three kinds of split differ in how many samples of each class a client holds. Public and private samples never
+The kinds of split differ in how many samples of each class a client holds. Public and private samples never
 overlap. Clients draw independently of each other: two clients may hold the same sample, but no client holds it twice.
 """
 
@@ -13,7 +13,7 @@ import torch
 from trustmix.errors import TrustmixError
 from trustmix.seeds import numpy_generator
 
-SplitKind = Literal["classes", "dirichlet", "homogeneous"]
+SplitKind = Literal["classes", "dirichlet", "homogeneous", "column"]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
@@ -61,6 +61,7 @@ def partition(
     public_samples: int | None = 500,
     holdout: float = 0.2,
     seed: int = 0,
+    groups: torch.Tensor | None = None,
 ) -> Partition:
     """Split a labelled pool. An impossible split is refused before samples are drawn.
 
@@ -74,8 +75,8 @@ def partition(
         Number of clients.
     kind
         "classes" (each client holds `classes_per_client` classes in equal parts), "dirichlet" (class proportions of
-        each client are drawn from a Dirichlet distribution) or "homogeneous" (each client holds all classes in equal
-        parts).
+        each client are drawn from a Dirichlet distribution), "homogeneous" (each client holds all classes in equal
+        parts) or "column" (each client holds the samples of one group).
     classes_per_client
         Number of classes of each client, for "classes".
     samples_per_client
@@ -89,6 +90,8 @@ def partition(
         samples they train on.
     seed
         Seed of the split.
+    groups
+        Tensor (n,) of the client that each sample belongs to, for "column"; what is not public is private.
 
     Returns
     -------
@@ -117,11 +120,39 @@ def partition(
         counts = np.stack([_even_counts(samples_per_client, own, classes) for own in held])
     elif kind == "homogeneous":
         counts = np.tile(_even_counts(samples_per_client, list(range(classes)), classes), (clients, 1))
+    elif kind == "column":
+        return Partition(torch.from_numpy(public), _draw_groups(pool, private, classes, clients, holdout, seed, groups))
     else:
         counts = np.stack([_dirichlet_counts(samples_per_client, available, alpha, seed, i) for i in range(clients)])
     _validate_counts(counts, available, len(public))
     drawn = tuple(_draw_client(counts[i], members, holdout, seed, i) for i in range(clients))
     return Partition(torch.from_numpy(public), drawn)
+
+
+def _draw_groups(
+    pool: IntArray,
+    private: IntArray,
+    classes: int,
+    clients: int,
+    holdout: float,
+    seed: int,
+    groups: torch.Tensor | None,
+) -> tuple[ClientIndices, ...]:
+    """The samples of each group that are not public."""
+    if groups is None:
+        raise TrustmixError('split.kind = "column" needs data with groups: name the column of a table in data.group.')
+    owner, found = groups.numpy()[private], int(groups.max()) + 1
+    if found != clients:
+        raise TrustmixError(f"The column of data.group has {found} values, one for each client; set clients = {found}.")
+    drawn = []
+    for index in range(clients):
+        own = private[owner == index]
+        members = [own[pool[own] == c] for c in range(classes)]
+        counts = np.array([len(m) for m in members])
+        if not counts.sum():
+            raise TrustmixError(f"Client {index} has no samples beside the public set; make public.samples smaller.")
+        drawn.append(_draw_client(counts, members, holdout, seed, index))
+    return tuple(drawn)
 
 
 def assign_classes(clients: int, classes: int, per_client: int, seed: int) -> list[list[int]]:

@@ -5,16 +5,18 @@ Features are read in the order of their columns, or of the columns named. They a
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from trustmix import paths
 from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import resolve_user_path
 from trustmix.data.labels import build_dataset, read_labels, select_classes, split_off_test
-from trustmix.data.loading import DATASETS, labelled_part, read_npz
+from trustmix.data.loading import DATASETS, find_sklearn_file, labelled_part, read_npz, refuse_path
 from trustmix.data.tables import Table, column, read_table, table_format
 from trustmix.errors import TrustmixError
 
@@ -27,6 +29,7 @@ def table(
     columns: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
     test: float = 0.2,
+    group: str | None = None,
 ) -> Dataset:
     r"""Read a table of numbers with a column of labels.
 
@@ -42,6 +45,9 @@ def table(
         The classes to keep, in this order; "a+b" makes one class of two. None keeps all.
     test
         Fraction of each class kept for tests.
+    group
+        Name of the column that says whose sample it is, such as a hospital, for split.kind = "column"; it is no
+        feature.
 
     Returns
     -------
@@ -64,12 +70,72 @@ def table(
     file = resolve_user_path(path, "table", "a csv, jsonl or parquet file")
     rows = read_table(file)
     names, indices = select_classes(read_labels(rows, label, file, "data.label"), classes)
-    features = list(columns) if columns else [name for name in rows if name != label]
+    features = list(columns) if columns else [name for name in rows if name not in (label, group)]
     inputs = read_features(rows, features, file)
     labels = torch.tensor(indices)
     samples = Labelled(inputs[labels >= 0], labels[labels >= 0])
     train, held_out = split_off_test(samples, len(names), test, file.name)
-    return build_dataset(file.stem, train, held_out, names)
+    found = build_dataset(file.stem, train, held_out, names)
+    if group is None:
+        return found
+    values, groups = _read_groups(rows, group, file)
+    order = Labelled(groups[labels >= 0], samples.labels)  # the split depends on labels alone
+    return replace(found, groups=split_off_test(order, len(names), test, file.name)[0].inputs, group_names=values)
+
+
+@DATASETS.register("breast-cancer")
+def breast_cancer(path: Path | None = None) -> Dataset:
+    """Load the 569 biopsies of breast tissue inside scikit-learn (Wolberg et al. 1995); a fixed fifth is for tests.
+
+    Parameters
+    ----------
+    path
+        Must be None, as the data set is built in.
+
+    Returns
+    -------
+    Dataset
+        Two classes; inputs are 30 columns (30,), each of mean 0 and standard deviation 1 over the training pool.
+
+    Examples
+    --------
+    >>> breast_cancer().class_names
+    ('malignant', 'benign')
+    """
+    return _built_in_table(path, "breast-cancer", "breast_cancer.csv", ("malignant", "benign"))
+
+
+@DATASETS.register("wine")
+def wine(path: Path | None = None) -> Dataset:
+    """Load the 178 analyses of Italian wines inside scikit-learn (Aeberhard and Forina 1991); a fifth is for tests.
+
+    Parameters
+    ----------
+    path
+        Must be None, as the data set is built in.
+
+    Returns
+    -------
+    Dataset
+        Three cultivars; inputs are 13 columns (13,), each of mean 0 and standard deviation 1 over the training pool.
+
+    Examples
+    --------
+    >>> wine().shape
+    (13,)
+    """
+    return _built_in_table(path, "wine", "wine_data.csv", ("cultivar 0", "cultivar 1", "cultivar 2"))
+
+
+def _built_in_table(path: Path | None, name: str, file: str, classes: tuple[str, ...]) -> Dataset:
+    """A table inside scikit-learn, its columns standardised; the last column is the class."""
+    refuse_path(path, name)
+    rows = torch.from_numpy(np.loadtxt(find_sklearn_file(file), np.float64, delimiter=",", skiprows=1))
+    samples = Labelled(rows[:, :-1], rows[:, -1].to(torch.int64))
+    train, test = split_off_test(samples, len(classes), 0.2, name)
+    mean, std = train.inputs.mean(0), train.inputs.std(0, correction=0)
+    scaled = [Labelled(((part.inputs - mean) / std).float(), part.labels) for part in (train, test)]
+    return Dataset(name, scaled[0], scaled[1], classes)
 
 
 @DATASETS.register("shared")
@@ -132,6 +198,15 @@ def feature_names(path: Path, columns: Sequence[str] | None) -> list[str] | None
     """
     file = paths.find_path(path) or path
     return (list(columns) if columns else list(read_table(file))) if table_format(file) else None
+
+
+def _read_groups(rows: Table, name: str, path: Path) -> tuple[tuple[str, ...], torch.Tensor]:
+    """Return the values of a column, sorted, and the index of each row's value (n,)."""
+    found = [str(value).strip() for value in column(rows, name, path, "data.group")]
+    if "" in found:
+        raise TrustmixError(f'{path}, row {found.index("") + 1}: the column "{name}" (data.group) is empty.')
+    values = sorted(set(found))
+    return tuple(values), torch.tensor([values.index(value) for value in found])
 
 
 def read_features(rows: Table, names: Sequence[str], path: Path) -> torch.Tensor:

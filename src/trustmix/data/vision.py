@@ -7,7 +7,6 @@ import importlib
 import io
 import itertools
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +17,7 @@ from trustmix import paths
 from trustmix.data.dataset import Dataset, Labelled
 from trustmix.data.hub import resolve_user_path
 from trustmix.data.labels import build_dataset, select_classes, split_off_test
-from trustmix.data.loading import DATASETS
+from trustmix.data.loading import DATASETS, find_sklearn_file, refuse_path
 from trustmix.data.unpacking import read_unpacked, require_file
 from trustmix.errors import TrustmixError
 
@@ -55,13 +54,8 @@ def digits(path: Path | None = None) -> Dataset:
     >>> digits().train.inputs.shape
     torch.Size([1438, 1, 8, 8])
     """
-    if path is not None:
-        raise TrustmixError(f'data.path is {path}, but the data set "digits" is built in and has no path.')
-    package = find_spec("sklearn")  # its folder; importing it would load scipy and pandas too
-    if package is None or not package.submodule_search_locations:
-        raise TrustmixError('The data set "digits" is a file of scikit-learn: pip install scikit-learn.')
-    file = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
-    table = torch.from_numpy(np.loadtxt(file, np.uint8, delimiter=","))
+    refuse_path(path, "digits")
+    table = torch.from_numpy(np.loadtxt(find_sklearn_file("digits.csv.gz"), np.uint8, delimiter=","))
     inputs = table[:, :64].to(torch.float32).div(16).reshape(-1, 1, 8, 8)
     train, test = split_off_test(Labelled(inputs, table[:, 64].to(torch.int64)), 10, 0.2, "digits")
     return Dataset("digits", train, test, tuple(map(str, range(10))))

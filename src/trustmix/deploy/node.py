@@ -20,6 +20,7 @@ from trustmix.deploy.node_policy import AllowConfig, read_recipe, validate_polic
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_client, model_factories, probe_inputs, validate_privacy
+from trustmix.experiment.classifier_settings import validate_classifier_settings
 from trustmix.experiment.data import load_data, select_test_set, split_data
 from trustmix.experiment.saved_models import model_factory
 from trustmix.federation import Client, Public
@@ -224,7 +225,8 @@ def _build_own_client(node: NodeConfig, recipe: Recipe, run_info: RunInfo, publi
         own = load_own_data(node, run_info, public)
     with failing_as(MODEL):
         model = model_factory(recipe.models[0], run_info.input_spec(public), recipe.seed, node.id)
-        validate_model(model, probe_inputs(own.train.inputs))
+        built = validate_model(model, probe_inputs(own.train.inputs))
+        validate_classifier_settings(recipe, built, model.label, run_info.client)
     share = (own.train, own.train)
     if recipe.holds_out:
         train_part, held_out = stratified_holdout(own.train.labels, recipe.density.holdout, recipe.seed, node.id)

@@ -108,7 +108,7 @@ def serve(
     """
     setup = prepare_server(recipe, out)
     if setup.run_directory.finished:
-        return History(setup.run_directory.rounds())
+        return History(setup.run_directory.rounds(), setup.recipe.metric)
     if keys is not None:
         warn_of_expiry(keys.certificate, keys.ca_certificate)
     link, quota = SuperLink(server_folder(out), keys), UploadQuota()
@@ -345,7 +345,7 @@ def run_server(
             directory.append(line)
             status.add(line)
             log.info(_format_round(line))
-        history = History(directory.rounds())
+        history = History(directory.rounds(), recipe.metric)
         if student is not None:
             save_models(directory.path, recipe, InputSpec.from_dataset(setup.data), len(history.rounds))
         directory.finish(history, recipe.method)

@@ -27,6 +27,7 @@ from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import ENGINES, Client, EngineSetup
 from trustmix.learners import DeviceConfig, TrainingJob
 from trustmix.learners.training import batches
+from trustmix.models import ClassifierModel
 from trustmix.seeds import torch_generator
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,9 @@ def select_plan(
     plans = _candidates(len(clients), mode, precision, best_device() if device == "auto" else device, workers)
     if len(plans) == 1:
         return plans[0], f"{plans[0]} (as set)"
-    clients = clients[:MAX_TRIAL_CLIENTS]
+    clients = trained_by_steps(clients)[:MAX_TRIAL_CLIENTS]
+    if not clients:
+        return plans[0], f"{plans[0]} (classifiers are fitted as a whole)"
     if not can_stack(clients, plans[0].hardware):
         plans = [plan for plan in plans if plan.mode != "stacked"] or plans
     key = _cache_key(clients, plans)
@@ -95,6 +98,24 @@ def select_plan(
         best, timings = _time_plans(clients, plans)
         _write_cache(key, {"plan": best, "timings": timings})
     return plans[best], f"{plans[best]} (timed: {timings})"
+
+
+def trained_by_steps(clients: Sequence[Client]) -> list[Client]:
+    """Return the clients that are trained in steps, which can be timed and stacked; classifiers are not.
+
+    Parameters
+    ----------
+    clients
+        The clients.
+
+    Returns
+    -------
+    list of Client
+        Those whose model is a network.
+    """
+    kinds = {client.architecture: client for client in clients}
+    fitted = {kind for kind, client in kinds.items() if isinstance(client.build_model(), ClassifierModel)}
+    return [client for client in clients if client.architecture not in fitted]
 
 
 def _candidates(clients: int, mode: str, precision: str, device: str, workers: int | None) -> list[ExecutionPlan]:
@@ -282,7 +303,7 @@ def can_stack(clients: Sequence[Client], hardware: DeviceConfig) -> bool:
 
 def _trial_job(client: Client, hardware: DeviceConfig) -> TrainingJob:
     """A few steps of private training of a fresh model; texts are not sorted, so that all steps cost the same."""
-    model = hardware.to_device(client.model())
+    model = hardware.to_device(client.build_model())
     data = client.private.to(hardware.device)
     job = TrainingJob.of(
         model,
@@ -307,7 +328,7 @@ def _cache_key(clients: Sequence[Client], plans: Sequence[ExecutionPlan]) -> str
     architectures = [client.architecture for client in clients]
     models = []
     for one in dict.fromkeys(architectures):
-        model = clients[architectures.index(one)].model()
+        model = clients[architectures.index(one)].build_model()
         models.append((architectures.count(one), repr(model), [tuple(p.shape) for p in model.parameters()]))
     private = clients[0].dp_sgd_params is not None
     facts = (machine, models, clients[0].training, private, [str(plan) for plan in plans])

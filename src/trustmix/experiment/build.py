@@ -23,6 +23,7 @@ from trustmix.data.inference import InputSpec
 from trustmix.density import DISCRIMINATOR, FEATURES, resolve_density
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
+from trustmix.experiment.classifier_settings import validate_classifier_settings
 from trustmix.experiment.data import load_data, select_test_set, split_data, validate_augmentation
 from trustmix.experiment.first_stage import share_first_stage
 from trustmix.experiment.previews import build_trust_recorder
@@ -341,7 +342,8 @@ def build_student(recipe: Recipe, data: Dataset, like: Client, folder: Path | No
     if recipe.student is None and recipe.method.exchanges != "weights":
         return None
     factory = client_model_factory(recipe, data, recipe.student or recipe.models[0], STUDENT)
-    validate_model(factory, probe_inputs(data.train.inputs))
+    model = validate_model(factory, probe_inputs(data.train.inputs))
+    validate_classifier_settings(recipe, model, factory.label)
     empty = like.private[torch.zeros(0, dtype=torch.int64)]
     training = like.training
     if recipe.student is not None:
@@ -380,6 +382,7 @@ def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
     factories = [client_model_factory(recipe, data, model, str(index)) for index, model in enumerate(models)]
     for factory in factories[: len(recipe.models)]:
         model = validate_model(factory, inputs := probe_inputs(data.train.inputs))
+        validate_classifier_settings(recipe, model, factory.label)
         if recipe.density.kind in FEATURES or CLIENTS.get(recipe.method.client).needs_features:
             WithFeatures(model)(inputs)  # refuses a model that has none
     return factories
@@ -450,7 +453,7 @@ def validate_privacy(recipe: Recipe, inputs: torch.Tensor, clients: Sequence[Cli
         return
     if recipe.privacy.mechanism == "training":
         for client in clients[: len(recipe.models)]:
-            validate_dp_model(client.model(), probe_inputs(inputs))
+            validate_dp_model(client.build_model(), probe_inputs(inputs))
     for client in clients:
         records = len(client.private)
         if recipe.privacy.delta * records >= 1:

@@ -81,6 +81,7 @@ def split_data(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labe
         public_samples=recipe.public.samples if pool is None else None,
         holdout=recipe.density.holdout if recipe.holds_out else 0.0,
         seed=seed,
+        groups=data.groups,
     )
     public = data.train[split.public] if pool is None else _draw_public(recipe, pool)
     return public, [(data.train[share.train], data.train[share.calibration]) for share in split.clients]

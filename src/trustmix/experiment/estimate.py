@@ -8,18 +8,19 @@ samples, scaled up; the model is still untrained, so later messages compress bet
 
 import math
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
 
 from trustmix.density import DISCRIMINATOR, PrecomputedScores
 from trustmix.engines import ExecutionPlan, select_plan
-from trustmix.engines.autotune import MAX_TRIAL_CLIENTS, measure_throughput
+from trustmix.engines.autotune import MAX_TRIAL_CLIENTS, measure_throughput, trained_by_steps
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.resources import memory_needed
 from trustmix.federation import Client
-from trustmix.learners import DeviceConfig
+from trustmix.learners import DeviceConfig, make_learner
 from trustmix.learners.discriminator import count_steps
 from trustmix.learners.scoring import score_inputs
 from trustmix.learners.training import batches, predict, token_lengths
@@ -110,19 +111,21 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
     plan, description = select_plan(
         clients, mode=config.mode, precision=config.precision, device=config.device, workers=config.workers
     )
-    rate = measure_throughput(clients[:MAX_TRIAL_CLIENTS], plan)
+    stepping = trained_by_steps(clients)
+    rate = measure_throughput(stepping[:MAX_TRIAL_CLIENTS], plan) if stepping else math.inf
     if rate == 0:
         raise TrustmixError("A trial of some training steps failed; `trustmix run` shows which client fails and why.")
     exchanges = recipe.method.exchanges == "predictions"
     kinds = list({client.architecture: client for client in clients}.values())
-    parameters = tuple(sum(p.numel() for p in client.model().parameters()) for client in kinds)
+    parameters = tuple(sum(p.numel() for p in client.build_model().parameters()) for client in kinds)
     asked = recipe.participation.fraction
+    fitting = _fitting_seconds(clients, stepping, recipe.rounds, exchanges)
     return CostEstimate(
         len(clients),
         recipe.rounds,
         parameters,
         description,
-        asked * _padded_share(clients[0]) * _steps(clients, recipe, exchanges) / rate,
+        asked * (_padded_share(clients[0]) * _steps(stepping, recipe, exchanges) / rate + fitting / plan.workers),
         asked * _predicting_seconds(clients, kinds, recipe.rounds, plan, exchanges),
         memory_needed(recipe),
         _messages(clients[0], recipe.rounds) if exchanges else {},
@@ -134,6 +137,8 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
 def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
     """The training steps of all clients in all rounds, at most."""
     train, rounds = recipe.train, recipe.rounds
+    if not clients:
+        return 0
     private = sum(math.ceil(len(c.private) / train.batch) for c in clients)
     public = len(clients) * math.ceil(len(clients[0].public.inputs) / train.batch)
     first, later = (clients[0].training.max_public_epochs(stages) for stages in (1, 2))
@@ -144,6 +149,22 @@ def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:
     if exchanges and train.stages == "mixed":
         return private * train.first_epochs + (private + public) * distilled + scored
     return private * (train.first_epochs + (rounds - 1) * train.epochs) + public * distilled + scored
+
+
+def _fitting_seconds(clients: list[Client], stepping: list[Client], rounds: int, exchanges: bool) -> float:
+    """Seconds of the fits of all classifiers in all rounds, by the first fit of one of each kind."""
+    each: dict[Hashable, float] = {}
+    total = 0.0
+    for client in (client for client in clients if client not in stepping):
+        if client.architecture not in each:
+            learner = make_learner(client.build_model(), client.training, client.hardware)
+            job = learner.fit(client.private, epochs=1, generator=torch.Generator())
+            job.run()
+            each[client.architecture] = job.seconds / len(client.private)
+        own = len(client.private)
+        samples = 2 * own + len(client.public.inputs) if exchanges else own
+        total += rounds * samples * each[client.architecture]
+    return total
 
 
 def _padded_share(client: Client) -> float:
@@ -179,7 +200,7 @@ def _predicting_seconds(
     """
     each = []
     for client in kinds:
-        model = plan.hardware.to_device(client.model())
+        model = plan.hardware.to_device(client.build_model())
         inputs = client.public.inputs[:TRIAL_SAMPLES].to(plan.hardware.device)
         predict(model, inputs[:2], plan.hardware)
         begin = time.perf_counter()
@@ -199,7 +220,7 @@ def _messages(client: Client, rounds: int) -> dict[str, tuple[int, int]]:
     calibration = calibration[torch.arange(min(TRIAL_SAMPLES, len(calibration)))].to("cpu")
     inputs = public.inputs[:TRIAL_SAMPLES].cpu()
     kind = "gaussians" if client.density == DISCRIMINATOR else client.density  # any scores take as many bytes
-    scored = score_inputs(client.model(), calibration, inputs, DeviceConfig(), kind, client.standardise)
+    scored = score_inputs(client.build_model(), calibration, inputs, DeviceConfig(), kind, client.standardise)
     logits, density = scored.logits, PrecomputedScores(scored.scores)
     header = MessageHeader("0", 1, public.fingerprint, len(logits), public.classes)
     scale = rounds * len(public.inputs) / len(logits)

@@ -1,6 +1,7 @@
 """Run a recipe, with its callbacks and its run directory."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trustmix.callbacks import MLflow, ProgressBar, TensorBoard, in_notebook
@@ -74,11 +75,11 @@ def run(
     if out is None:
         _require_directory(recipe, resume=resume, overwrite=overwrite)
         with build_federation(recipe, callbacks=callbacks, first_stages=shared) as experiment, running(callbacks, []):
-            return experiment.federation.run(recipe.rounds)
+            return replace(experiment.federation.run(recipe.rounds), metric=recipe.metric)
     record = RunDirectory(Path(out))
     recipe = record.check(recipe, resume=resume, overwrite=overwrite)
     if resume and record.finished:
-        return History(record.rounds())
+        return History(record.rounds(), recipe.metric)
     observers = [*make_callbacks(recipe, record), *callbacks]
     with build_federation(recipe, record, callbacks=observers, first_stages=shared) as experiment:
         return _run_and_record(experiment, record, observers, overwrite=overwrite)
@@ -115,7 +116,7 @@ def _run_and_record(
         _validate_states(experiment, record)
         for line in experiment.federation.iter_rounds(recipe.rounds, checkpoint=record.checkpoint):
             record.append(line)
-        history = History(record.rounds())
+        history = History(record.rounds(), recipe.metric)
         save_models(record.path, recipe, InputSpec.from_dataset(experiment.data), len(history.rounds))
         record.finish(history, recipe.method)
     return history

@@ -38,6 +38,7 @@ from trustmix.learners.training import (
     predict,
 )
 from trustmix.metrics import fit_temperature
+from trustmix.models import as_model
 from trustmix.privacy import (
     DPSGDParams,
     PrivacyBudget,
@@ -84,7 +85,7 @@ class Client:
     id
         The client's own name, which never changes.
     model
-        Builds the initial model.
+        Builds the initial model: a torch module, or a classifier with `predict_proba` such as those of scikit-learn.
     private, calibration
         Samples to train on, and samples to fit the density on.
     public
@@ -107,7 +108,7 @@ class Client:
     """Whether uploads are made of the model's features, so that it must have some."""
 
     id: str
-    model: Callable[[], nn.Module]
+    model: Callable[[], Any]
     private: Labelled
     calibration: Labelled
     public: Public
@@ -155,7 +156,7 @@ class Client:
     def from_arrays(
         cls,
         id: str,  # noqa: A002
-        model: Callable[[], nn.Module],
+        model: Callable[[], Any],
         inputs: ArrayLike,
         labels: ArrayLike,
         *,
@@ -193,6 +194,10 @@ class Client:
         """Models of equal architecture differ in their parameters only: the same function built them."""
         found: Hashable = getattr(self.model, "architecture", self.model)
         return found
+
+    def build_model(self) -> nn.Module:
+        """The initial model, a classifier as a module."""
+        return as_model(self.model(), self.public.classes)
 
     @cached_property
     def data_fingerprint(self) -> str:
@@ -259,7 +264,7 @@ class Client:
     def _step_jobs(self, request: Request) -> Generator[Job, None, Reply]:
         state = self._resume(request.round)
         seconds: dict[str, float] = {}
-        tested: dict[str, float] = {}
+        tested: dict[str, Any] = {}
         local_accuracy = payload = agreement = public_epochs = None
         mixed = False
         releases: list[Release] = []
@@ -298,10 +303,10 @@ class Client:
         if not self.share_figures:
             _log_figures(request.round, tested.get("accuracy"), local_accuracy)
             tested, local_accuracy = {}, None
-        known = {"local_accuracy": local_accuracy, "agreement": agreement, **tested, **spent}
+        known: dict[str, Any] = {"local_accuracy": local_accuracy, "agreement": agreement, **tested, **spent}
         return Reply(self.id, request.round, payload, seconds=seconds, public_epochs=public_epochs, **known)
 
-    def _evaluate(self, state: ModelState) -> dict[str, float]:
+    def _evaluate(self, state: ModelState) -> dict[str, Any]:
         """Fit the temperature, where that is wanted, and measure the predictions on all classes of the test set."""
         if self.training.calibrate:
             logits = predict(state.model, self.calibration.inputs, self.hardware)
@@ -358,7 +363,7 @@ class Client:
     def _resume(self, round_: int) -> ModelState:
         """The state model if it is the newest state older than the round, else that state from the store."""
         if self._live is None or self._round >= round_:
-            self._live = ModelState(make_learner(self.model(), self.training, self.hardware, self.architecture))
+            self._live = ModelState(make_learner(self.build_model(), self.training, self.hardware, self.architecture))
             stored = self.store.load_before(round_)
             if stored is not None:
                 self._validate_owner(stored[1])
@@ -490,7 +495,7 @@ class Client:
     def _discriminate(self, round_: int, seconds: dict[str, float]) -> Generator[Job, None, KeptScores]:
         """Train discriminators and score by them; they do not depend on the client's model, so once is enough."""
         jobs = train_discriminators(
-            self.model,
+            self.build_model,
             self.private,
             self.calibration,
             self.public.inputs,

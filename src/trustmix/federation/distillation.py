@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from statistics import fmean
+from typing import Any
 
 import torch
 
@@ -151,10 +152,11 @@ def validate_label_set(upload: Upload, labels: LabelSharing | None) -> None:
         )
 
 
-def teacher_metrics(context: ServerContext, probabilities: torch.Tensor) -> dict[str, float | None]:
-    """Accuracy, NLL and ECE of a teacher (N, C) on public samples whose labels are known."""
+def teacher_metrics(context: ServerContext, probabilities: torch.Tensor) -> dict[str, Any]:
+    """All metrics of a teacher (N, C) on public samples whose labels are known."""
     labels = context.public_labels
     if labels is None or not bool((known := labels >= 0).any()):
         return {}
     found = asdict(ClassificationMetrics.of(probabilities.cpu()[known], labels[known]))
+    found["recall"] = [None if value is None else round(value, 4) for value in found["recall"]]
     return {f"teacher_{name}": value for name, value in found.items()}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from trustmix import storage
 from trustmix.errors import TrustmixError
 from trustmix.imports import require_extra
+from trustmix.metrics import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,13 +24,15 @@ SUMMARY_FORMAT = 1
 """The version of summary.json."""
 SUMMARY_TYPES: dict[str, Any] = {
     **dict.fromkeys(
-        ("best_accuracy", "final_accuracy", "final_local_accuracy", "final_student_accuracy"), float | None
+        ("best", "final", "best_accuracy", "final_accuracy", "final_local_accuracy", "final_student_accuracy"),
+        float | None,
     ),
     **dict.fromkeys(("rounds", "bytes_up", "bytes_down", "paper_bytes_up", "failures"), int),
     **dict.fromkeys(("client_bytes_up", "client_bytes_down"), dict[str, int]),
     "best_round": int | None,
     "epsilon": float | None,
     "seconds": float,
+    "metric": str,
     "method": str | None,
     "label": str,
     "colour": int | str | None,
@@ -39,6 +42,8 @@ SUMMARY_TYPES: dict[str, Any] = {
 
 WALL = "wall"
 """The key of the seconds that have passed, among those by stage."""
+MAX_RECALLS = 1000
+"""Recalls of single clients that a line of rounds.jsonl has at most."""
 COUNTED = ("participants", "failed")
 """Fields of a round of which a table has the number."""
 SHOWN = ("round", "accuracy_mean", "local_accuracy_mean", "teacher_accuracy", "effective_clients", "seconds")
@@ -68,6 +73,19 @@ class Round:
     """Negative log-likelihood of the test labels in nats, mean over clients, measured with `accuracy`."""
     ece_mean: float | None = None
     """Expected calibration error on the test set, mean over clients, measured with `accuracy`."""
+    balanced_accuracy_mean: float | None = None
+    balanced_accuracy: dict[str, float] = field(default_factory=dict)
+    """Mean over classes of the recall on the test set, measured with `accuracy`."""
+    macro_f1_mean: float | None = None
+    macro_f1: dict[str, float] = field(default_factory=dict)
+    """Mean over classes of F1 on the test set, measured with `accuracy`."""
+    auroc_mean: float | None = None
+    auroc: dict[str, float] = field(default_factory=dict)
+    """Mean over classes of the area under the ROC curve on the test set, measured with `accuracy`."""
+    recall_mean: list[float | None] = field(default_factory=list)
+    """Recall of each class on the test set, mean over clients; None for a class that does not occur there."""
+    recall: dict[str, list[float | None]] = field(default_factory=dict)
+    """The same by client, where clients times classes are at most `MAX_RECALLS`."""
     agreement_mean: float | None = None
     agreement: dict[str, float] = field(default_factory=dict)
     """Fraction of public samples on which the client's class is that of this round's teacher, after distillation."""
@@ -79,6 +97,11 @@ class Round:
     """Negative log-likelihood of those labels by the teacher, in nats."""
     teacher_ece: float | None = None
     """Expected calibration error of the teacher on those samples."""
+    teacher_balanced_accuracy: float | None = None
+    teacher_macro_f1: float | None = None
+    teacher_auroc: float | None = None
+    teacher_recall: list[float | None] = field(default_factory=list)
+    """Of the teacher on those samples: the same metrics as of clients."""
     student_accuracy: float | None = None
     """Accuracy of the server's student on all classes, after distillation from this round's teacher."""
     concentration: float | None = None
@@ -130,7 +153,7 @@ class Round:
         for name, value in ((entry.name, getattr(self, entry.name)) for entry in fields(self)):
             if name in COUNTED:
                 found[name] = len(value)
-            elif not isinstance(value, dict):
+            elif not isinstance(value, dict | list):
                 found[name] = value
         return found | {"seconds": self.total_seconds}
 
@@ -186,6 +209,8 @@ class History(Sequence[Round]):
     """
 
     rounds: Sequence[Round]
+    metric: str = "accuracy"
+    """What runs are compared by, a name in `trustmix.metrics.METRICS`."""
 
     def __len__(self) -> int:
         return len(self.rounds)
@@ -195,7 +220,7 @@ class History(Sequence[Round]):
     @overload
     def __getitem__(self, index: slice) -> "History": ...
     def __getitem__(self, index: int | slice) -> "Round | History":
-        return History(self.rounds[index]) if isinstance(index, slice) else self.rounds[index]
+        return History(self.rounds[index], self.metric) if isinstance(index, slice) else self.rounds[index]
 
     def __iter__(self) -> Iterator[Round]:
         return iter(self.rounds)
@@ -204,8 +229,8 @@ class History(Sequence[Round]):
         number = f"{len(self)} round{'s' * (len(self) != 1)}"
         if not self.rounds:
             return f"<History of {number}>"
-        best = self.best_accuracy
-        accuracy = "" if best is None else f": best accuracy {100 * best:.1f} % in round {self.best_round}"
+        best = self.best
+        accuracy = "" if best is None else f": best {self.label} {100 * best:.1f} % in round {self.best_round}"
         return f"<History of {number} of {self.rounds[-1].method}{accuracy}>"
 
     def _repr_html_(self) -> str:
@@ -297,10 +322,24 @@ class History(Sequence[Round]):
         return max((r.accuracy_mean for r in self.rounds if r.accuracy_mean is not None), default=None)
 
     @property
+    def label(self) -> str:
+        """What people call the metric that runs are compared by."""
+        return METRICS[self.metric]
+
+    @property
+    def best(self) -> float | None:
+        """The largest mean over clients of the metric that runs are compared by, over rounds."""
+        return max((value for r in self.rounds if (value := self._compared(r)) is not None), default=None)
+
+    @property
     def best_round(self) -> int | None:
-        """The first round with the best accuracy."""
-        best = self.best_accuracy
-        return next((r.round for r in self.rounds if best is not None and r.accuracy_mean == best), None)
+        """The first round with the best value of the metric that runs are compared by."""
+        best = self.best
+        return next((r.round for r in self.rounds if best is not None and self._compared(r) == best), None)
+
+    def _compared(self, line: Round) -> float | None:
+        found: float | None = getattr(line, f"{self.metric}_mean")
+        return found
 
     @property
     def final_accuracy(self) -> float | None:
@@ -312,6 +351,9 @@ class History(Sequence[Round]):
         return {
             "method": self.rounds[-1].method if self.rounds else None,
             "rounds": len(self.rounds),
+            "metric": self.metric,
+            "best": self.best,
+            "final": self._compared(self.rounds[-1]) if self.rounds else None,
             "best_accuracy": self.best_accuracy,
             "best_round": self.best_round,
             "final_accuracy": self.final_accuracy,

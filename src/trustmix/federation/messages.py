@@ -1,5 +1,6 @@
 """What server and client say to each other: one request and one reply a round, the same for every engine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -45,6 +46,14 @@ class Reply:
     """The mean negative log-likelihood of the test labels, when `accuracy` was measured."""
     ece: float | None = None
     """The expected calibration error on the test set, then too."""
+    balanced_accuracy: float | None = None
+    """The mean over classes of the recall on the test set, then too."""
+    macro_f1: float | None = None
+    """The mean over classes of F1 on the test set, then too."""
+    auroc: float | None = None
+    """The mean over classes of the area under the ROC curve on the test set, then too."""
+    recall: Sequence[float | None] | None = None
+    """The recall of each class, then too; it shows which classes occur and is not sent over a network."""
     agreement: float | None = None
     """The fraction of public samples on which the client's class is the teacher's, after distillation."""
     public_epochs: int | None = None

@@ -6,11 +6,11 @@ exchange, which goes to every client, only distils and evaluates. What replies m
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -20,7 +20,7 @@ from trustmix.federation.algorithm import RoundResult, ServerContext
 from trustmix.federation.callbacks import Callback, ProgressEvent
 from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.engine import ENGINES, Engine
-from trustmix.federation.history import WALL, History, Round
+from trustmix.federation.history import MAX_RECALLS, WALL, History, Round
 from trustmix.federation.late import pack_late, unpack_late, upload_only, without_late
 from trustmix.federation.messages import Absence, Failure, Reply, Request
 from trustmix.federation.method import Rule, resolve_method
@@ -236,12 +236,13 @@ class Federation:
         if request.train:
             self.algorithm.begin_round(request.round, request.teacher)
         self._report_progress(event)
-        for done, answer in enumerate(self.engine.exchange(dict.fromkeys(asked, request)), 1):
+        requests = dict.fromkeys(asked, request)
+        for done, answer in enumerate(self.engine.exchange(requests), 1):
             self._report_progress(replace(event, done=min(done, len(asked))))
             if answer.client in result.replies or answer.client in result.failed:
                 result.duplicates[answer.client] = result.duplicates.get(answer.client, 0) + 1
                 continue
-            failure = answer if isinstance(answer, Failure) else self._receive(answer, request, asked, result)
+            failure = answer if isinstance(answer, Failure) else self._receive(answer, request, requests, result)
             if failure is not None:
                 name = to_valid_utf8(answer.client[:LONGEST_NAME])
                 result.failed[name], result.absence[name] = to_valid_utf8(failure.reason), failure.kind
@@ -272,7 +273,7 @@ class Federation:
         for callback in self.callbacks:
             callback.on_progress(event)
 
-    def _receive(self, answer: Reply, request: Request, asked: Sequence[str], result: RoundReplies) -> Failure | None:
+    def _receive(self, answer: Reply, request: Request, asked: Container[str], result: RoundReplies) -> Failure | None:
         """Take one answer in, or return why not."""
         reason = rejection_reason(answer, request.round, asked)
         if reason is not None:
@@ -359,12 +360,34 @@ def _complete(line: Round, result: RoundReplies, message: bytes | None, asked: S
         agreement_mean=_mean(agreement.values()),
         nll_mean=_mean(reply.nll for reply in result.replies.values()),
         ece_mean=_mean(reply.ece for reply in result.replies.values()),
+        **_mean_and_each(result.replies, "balanced_accuracy"),
+        **_mean_and_each(result.replies, "macro_f1"),
+        **_mean_and_each(result.replies, "auroc"),
+        **_recalls(result.replies),
         bytes_down=len(message or b"") * len(sent),
         client_bytes_down=dict.fromkeys(sent, len(message or b"")),
         failed=line.failed | (result.failed if closing else {}),
         absence=line.absence | (dict(result.absence) if closing else {}),
         seconds={s: line.seconds.get(s, 0.0) + later.get(s, 0.0) for s in {**line.seconds, **later}},
     )
+
+
+def _mean_and_each(replies: Mapping[str, Reply], name: str) -> dict[str, Any]:
+    """A figure by client, and its mean over those that have it."""
+    each = {client: found for client, reply in replies.items() if (found := getattr(reply, name)) is not None}
+    return {name: each, f"{name}_mean": _mean(each.values())}
+
+
+def _recalls(replies: Mapping[str, Reply]) -> dict[str, Any]:
+    """The recall of each class, mean over clients, and by client where these are few."""
+    each = {
+        client: [None if value is None else round(value, 4) for value in reply.recall]
+        for client, reply in replies.items()
+        if reply.recall is not None
+    }
+    mean = [_mean(values) for values in zip(*each.values(), strict=True)]
+    few = len(each) * len(mean) <= MAX_RECALLS
+    return {"recall": each if few else {}, "recall_mean": [m if m is None else round(m, 4) for m in mean]}
 
 
 def _with_duplicates(

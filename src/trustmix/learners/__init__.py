@@ -3,6 +3,7 @@
 from trustmix.learners.base import Learner, Lesson
 from trustmix.learners.factory import make_learner
 from trustmix.learners.optimizers import OPTIMIZERS
+from trustmix.learners.refitting_learner import RefittingLearner
 from trustmix.learners.scoring import Refresh
 from trustmix.learners.torch_learner import TorchLearner
 from trustmix.learners.training import DeviceConfig, Job, Training, TrainingJob, train, validate_loss
@@ -13,6 +14,7 @@ __all__ = [
     "Job",
     "Learner",
     "Lesson",
+    "RefittingLearner",
     "Refresh",
     "TorchLearner",
     "Training",

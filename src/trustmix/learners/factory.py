@@ -5,8 +5,10 @@ from collections.abc import Hashable
 from torch import nn
 
 from trustmix.learners.base import Learner
+from trustmix.learners.refitting_learner import RefittingLearner
 from trustmix.learners.torch_learner import TorchLearner
 from trustmix.learners.training import DeviceConfig, Training
+from trustmix.models import ClassifierModel
 
 
 def make_learner(
@@ -28,9 +30,11 @@ def make_learner(
     Returns
     -------
     Learner
-        A `TorchLearner`.
+        A `TorchLearner`, or a `RefittingLearner` of a classifier.
 
     >>> make_learner(nn.Linear(4, 2), Training(), DeviceConfig()).model.out_features
     2
     """
+    if isinstance(model, ClassifierModel):
+        return RefittingLearner(model, training, hardware)
     return TorchLearner(hardware.to_device(model), training, hardware, architecture)

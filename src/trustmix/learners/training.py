@@ -20,6 +20,7 @@ from trustmix.data import Augment, augment_batch
 from trustmix.errors import TrustmixError
 from trustmix.learners.optimizers import OPTIMIZERS
 from trustmix.metrics import ClassificationMetrics
+from trustmix.models import ClassifierModel
 from trustmix.privacy import DPSGDParams, dp_gradients, poisson_batches
 
 MAX_EPOCHS, MAX_FIRST_EPOCHS = 10, 20
@@ -270,7 +271,8 @@ def predict(model: nn.Module, inputs: torch.Tensor, hardware: DeviceConfig) -> t
     model.eval()
     sizes = token_lengths(inputs)
     order = None if sizes is None else sizes.argsort(stable=True).to(inputs.device)
-    parts = torch.split(inputs if order is None else inputs[order], hardware.prediction_batch)
+    size = model.prediction_batch if isinstance(model, ClassifierModel) else hardware.prediction_batch
+    parts = torch.split(inputs if order is None else inputs[order], size)
     with hardware.autocast():
         logits = torch.cat([model(part).to(torch.float32) for part in parts])
     return logits if order is None else torch.empty_like(logits).index_copy_(0, order, logits)

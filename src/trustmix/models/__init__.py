@@ -1,5 +1,14 @@
-"""Client models: mlp, cnn, resnet18, bert-tiny, any encoder of transformers, any torch module of the user."""
+"""Client models: mlp, cnn, resnet18, bert-tiny, any encoder of transformers, classifiers of scikit-learn, your own."""
 
+from trustmix.models.classifier import ClassifierModel, as_model
+from trustmix.models.classifiers_by_name import (
+    gradient_boosting,
+    lightgbm,
+    logistic_regression,
+    random_forest,
+    sklearn_classifier,
+    xgboost,
+)
 from trustmix.models.cnn import cnn
 from trustmix.models.factory import ModelFactory, validate_model
 from trustmix.models.features import WithFeatures
@@ -12,14 +21,22 @@ from trustmix.models.transformer import bert_tiny, encoder
 
 __all__ = [
     "MODELS",
+    "ClassifierModel",
     "ModelFactory",
     "Normalize",
     "WithFeatures",
     "WithTemperature",
+    "as_model",
     "bert_tiny",
     "cnn",
     "encoder",
+    "gradient_boosting",
+    "lightgbm",
+    "logistic_regression",
     "mlp",
+    "random_forest",
     "resnet18",
+    "sklearn_classifier",
     "validate_model",
+    "xgboost",
 ]

@@ -12,6 +12,7 @@ from torch import nn
 
 from trustmix.errors import TrustmixError
 from trustmix.imports import import_object
+from trustmix.models.classifier import ClassifierModel, as_model, try_classifier
 from trustmix.models.normalize import Normalize
 from trustmix.models.registry import MODELS
 from trustmix.seeds import derive_seed
@@ -63,7 +64,7 @@ class ModelFactory:
         Returns
         -------
         nn.Module
-            The model. For uint8 images its first layer is `Normalize`.
+            The model. For uint8 images the first layer of a network is `Normalize`.
 
         Raises
         ------
@@ -73,7 +74,9 @@ class ModelFactory:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, "model", self.client))
             network = self._build_network()
-        return network if self.scale is None else nn.Sequential(Normalize(*self.scale, len(self.shape)), network)
+        if self.scale is None or isinstance(network, ClassifierModel):
+            return network
+        return nn.Sequential(Normalize(*self.scale, len(self.shape)), network)
 
     def _build_network(self) -> nn.Module:
         build = import_object(self.source, "model.source") if self.source else MODELS.get(self.name or "")
@@ -87,9 +90,11 @@ class ModelFactory:
             raise TrustmixError(
                 f"The model {self.label} could not be built for inputs {self.shape}: {error}."
             ) from error
-        if not isinstance(network, nn.Module):
-            raise TrustmixError(f"{self.label} returned {type(network).__name__}; it must return a torch.nn.Module.")
-        return network
+        if not isinstance(network, nn.Module) and not hasattr(network, "predict_proba"):
+            raise TrustmixError(
+                f"{self.label} returned {type(network).__name__}; it must return a torch.nn.Module or a classifier."
+            )
+        return as_model(network, self.classes)
 
     @property
     def architecture(self) -> str:
@@ -130,6 +135,9 @@ def validate_model(factory: ModelFactory, inputs: torch.Tensor) -> nn.Module:
     False
     """
     model = factory().eval()
+    if isinstance(model, ClassifierModel):
+        try_classifier(model, inputs, factory.label)
+        return model
     try:
         with torch.no_grad():
             logits = model(inputs)

@@ -4,13 +4,14 @@ import torch
 from torch import nn
 
 from trustmix.errors import TrustmixError
+from trustmix.models.classifier import ClassifierModel
 
 
 class WithFeatures(nn.Module):
     """A wrapper that returns a model's logits and its features side by side.
 
     Features are the inputs of the last module called `head`. In a model without such a module they are the inputs of
-    the last `nn.Linear`.
+    the last `nn.Linear`. Those of a classifier without layers are the values of its inputs.
 
     Parameters
     ----------
@@ -38,6 +39,8 @@ class WithFeatures(nn.Module):
         super().__init__()
         self.model = model
         self.classes = 0
+        if isinstance(model, ClassifierModel):
+            return
         heads = [module for name, module in model.named_modules() if name.split(".")[-1] == "head"]
         linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
         if not heads and not linear:
@@ -55,6 +58,9 @@ class WithFeatures(nn.Module):
         TrustmixError
             If the last layer does not map features (N, D) to the logits.
         """
+        if isinstance(self.model, ClassifierModel):
+            self.classes = self.model.classes
+            return torch.cat([self.model(inputs), self.model.features(inputs)], 1)
         calls: list[tuple[torch.Tensor, torch.Tensor]] = []
         hook = self.last.register_forward_hook(lambda _, inputs, output: calls.append((inputs[0], output)))
         try:

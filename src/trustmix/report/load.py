@@ -53,10 +53,11 @@ def load_study(folders: Sequence[Path]) -> Study:
 
 
 def _load_run(folder: Path) -> Run:
-    history = History(RunDirectory(folder).rounds())
+    recipe = Recipe.load_stored(folder / "recipe.toml")
+    history = History(RunDirectory(folder).rounds(), recipe.metric)
     if not history.rounds:
         raise TrustmixError(f"{folder} holds no finished round; give a run directory with a rounds.jsonl.")
-    return Run(folder, Recipe.load_stored(folder / "recipe.toml"), history)
+    return Run(folder, recipe, history)
 
 
 def _load_sweep(folder: Path) -> tuple[list[Run], dict[str, str]]:

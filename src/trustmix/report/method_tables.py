@@ -93,10 +93,15 @@ def _columns(cells: Sequence[Cell]) -> dict[str, list[TableField]]:
     codecs = [f"{cell.runs[0].recipe.wire.up} / {cell.runs[0].recipe.wire.down}" for cell in cells]
     usual = set(codecs) == {"float32 / float32"}
     return {
-        "best accuracy, %": [_percent(cell.best_accuracy, best=cell.best_accuracy.mean == top) for cell in cells],
+        f"best {cells[0].metric}, %": [
+            _percent(cell.best_accuracy, best=cell.best_accuracy.mean == top) for cell in cells
+        ],
         "over AVG": [_over_average(cell, cells) for cell in cells],
         "in round": [TableField(_best_rounds(cell)) for cell in cells],
-        "final, %": [_percent(cell.final("accuracy_mean")) for cell in cells],
+        "final, %": [_percent(cell.final(f"{cell.runs[0].history.metric}_mean")) for cell in cells],
+        "balanced, %": [_percent(cell.final("balanced_accuracy_mean")) for cell in cells],
+        "macro F1, %": [_percent(cell.final("macro_f1_mean")) for cell in cells],
+        "AUROC, %": [_percent(cell.final("auroc_mean")) for cell in cells],
         "own classes, %": [_percent(cell.final("local_accuracy_mean")) for cell in cells],
         "teacher, %": [_percent(cell.final("teacher_accuracy")) for cell in cells],
         "agreement, %": [_percent(cell.final("agreement_mean")) for cell in cells],

@@ -18,6 +18,9 @@ ACCURACY = {
     ),
     "local_accuracy_mean": ("On the client's own classes", "accuracy", "mean over clients, after private training"),
     "teacher_accuracy": ("The teacher on the public set", "accuracy", "whose labels only measure it"),
+    "balanced_accuracy_mean": ("Balanced accuracy", "balanced accuracy", "mean recall over classes and clients"),
+    "macro_f1_mean": ("Macro F1", "macro F1", "mean over classes and clients"),
+    "auroc_mean": ("AUROC", "AUROC", "each class against the rest, mean over classes and clients"),
     "student_accuracy": ("The server's student, on all classes", "accuracy", "it has seen teachers only"),
 }
 OWN_DATA = {

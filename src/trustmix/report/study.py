@@ -144,8 +144,13 @@ class Cell:
 
     @property
     def best_accuracy(self) -> MeanStd:
-        """The accuracy of the best round, over seeds."""
-        return MeanStd.of(run.history.best_accuracy for run in self.runs)
+        """The accuracy of the best round, over seeds; with `metric` in the recipe, that metric."""
+        return MeanStd.of(run.history.best for run in self.runs)
+
+    @property
+    def metric(self) -> str:
+        """What people call the metric that runs are compared by."""
+        return self.runs[0].history.label
 
     def difference(self, other: "Cell") -> PairedDifference | None:
         """Compare the accuracy of the best round with that of another method, seed by seed.

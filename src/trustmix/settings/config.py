@@ -69,8 +69,10 @@ class DataConfig(ConfigModel):
 class SplitConfig(ConfigModel):
     """The partition of the private data into clients."""
 
-    kind: Literal["classes", "dirichlet", "homogeneous"] = Field(
-        "classes", description="how classes are dealt: k to each client, by Dirichlet shares, or all to all"
+    kind: Literal["classes", "dirichlet", "homogeneous", "column"] = Field(
+        "classes",
+        description="how samples are dealt: k classes to each client, by Dirichlet shares, all classes to all, or by "
+        "the column of a table that data.group names, such as a hospital",
     )
     classes_per_client: Positive = Field(2, description="k, the classes a client holds, for kind = classes")
     samples_per_client: Positive = Field(600, description="private samples of each client, its holdout included")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -55,6 +55,9 @@ class Recipe(ConfigModel):
     clients: int = Field(20, ge=1, le=1_000_000, description="how many")
     rounds: Positive = Field(20, description="how many")
     seed: Seed = Field(0, description="decides everything random")
+    metric: Literal["accuracy", "balanced_accuracy", "macro_f1", "auroc"] = Field(
+        "accuracy", description="what runs are compared by: the best round, tables and headlines"
+    )
     rule: str | Tau = Field("trust", description="a method's name, `{ tau = 0.4 }`, or package.module:Class")
     data: DataConfig
     split: SplitConfig = SplitConfig()

@@ -20,6 +20,7 @@ from trustmix.errors import StorageError
 from trustmix.experiment.first_stage import first_stage_key
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.sweeps.grid import SweepRun
+from trustmix.sweeps.tables import best_of
 
 POLL_INTERVAL = 0.05
 """Seconds between two checks of the processes."""
@@ -221,7 +222,7 @@ class _Process:
         if code != 0:
             return RunOutcome(self.run, seconds, reason=_reason(code, self._log.read_text("utf-8", "replace")))
         self._log.unlink()
-        return RunOutcome(self.run, seconds, accuracy=RunDirectory(self._folder).summary().get("best_accuracy"))
+        return RunOutcome(self.run, seconds, accuracy=best_of(RunDirectory(self._folder).summary()))
 
     def kill(self) -> None:
         """Kill the process; its run can be resumed."""

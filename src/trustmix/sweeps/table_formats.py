@@ -20,6 +20,8 @@ SUMMARY_FIELDS = (
     "bytes_down",
     "seconds",
     "failures",
+    "metric",
+    "best",
 )
 """The columns of runs.csv after settings and seed, by their names in summary.json."""
 
@@ -163,7 +165,7 @@ def cells_to_csv(over: Mapping[str, Sequence[object]], results: Sequence[RunResu
     lines: list[list[object]] = [[*over, "accuracy_mean", "accuracy_std", "n", "final_local_accuracy_mean"]]
     for values in product(*over.values()):
         found = select_results(dict(zip(over, values, strict=True)), results)
-        accuracy = MeanStd.of(result.summary["best_accuracy"] for result in found)
+        accuracy = MeanStd.of(result.best for result in found)
         own = MeanStd.of(result.summary["final_local_accuracy"] for result in found)
         lines.append([*map(format_value, values), accuracy.mean, accuracy.std, accuracy.n, own.mean])
     return _to_csv(lines)
@@ -187,7 +189,7 @@ def runs_to_csv(over: Mapping[str, Sequence[object]], results: Sequence[RunResul
     Examples
     --------
     >>> runs_to_csv({"rule": ["avg"]}, [RunResult({"rule": "avg"}, 7, {"best_accuracy": 0.5})]).splitlines()[1]
-    'avg,7,0.5,,,,,,,'
+    'avg,7,0.5,,,,,,,,,'
     """
     lines: list[list[object]] = [[*over, "seed", *SUMMARY_FIELDS]]
     for result in results:

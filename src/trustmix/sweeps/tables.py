@@ -23,6 +23,20 @@ class RunResult:
     summary: Mapping[str, float | None]
     """The run's summary.json."""
 
+    @property
+    def best(self) -> float | None:
+        """The best value of the metric that runs are compared by."""
+        return best_of(self.summary)
+
+
+def best_of(summary: Mapping[str, float | None]) -> float | None:
+    """The best value of the metric that runs are compared by; that was the accuracy in summaries of earlier versions.
+
+    >>> best_of({"best": 0.5, "best_accuracy": 0.75}), best_of({"best_accuracy": 0.75})
+    (0.5, 0.75)
+    """
+    return summary.get("best", summary.get("best_accuracy"))
+
 
 @dataclass(frozen=True)
 class MeanStd:
@@ -185,7 +199,7 @@ def select_results(settings: Mapping[str, object], results: Sequence[RunResult])
 
 
 def _best_accuracy(settings: Mapping[str, object], results: Sequence[RunResult]) -> MeanStd:
-    return MeanStd.of(result.summary["best_accuracy"] for result in select_results(settings, results))
+    return MeanStd.of(result.best for result in select_results(settings, results))
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ checked here. The server checks ranges (`federation.reply_validation`) and the p
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -14,8 +15,11 @@ from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
 
 FACTS, PAYLOAD = "facts", "payload"
-FIGURES = ("accuracy", "local_accuracy", "epsilon", "epsilon_round", "nll", "ece", "agreement")
+METRICS_SENT = ("balanced_accuracy", "macro_f1", "auroc")
+FIGURES = ("accuracy", "local_accuracy", "epsilon", "epsilon_round", "nll", "ece", "agreement", *METRICS_SENT)
 """Numbers of a reply, each of which may be absent."""
+NOT_FACTS = ("payload", "recall")
+"""Parts of a reply that are no facts of its message: recalls would show which classes a node's test set has."""
 MAX_REASON = 500
 """Characters of a client's error text that are kept."""
 
@@ -133,7 +137,7 @@ def pack_reply(reply: Reply) -> RecordDict:
     -------
     RecordDict
     """
-    facts = {entry.name: getattr(reply, entry.name) for entry in fields(Reply) if entry.name != "payload"}
+    facts = {entry.name: getattr(reply, entry.name) for entry in fields(Reply) if entry.name not in NOT_FACTS}
     return pack_record(facts, reply.payload)
 
 
@@ -167,7 +171,7 @@ def parse_reply(client: str, request: Request, message: Message) -> Reply | Fail
             raise TrustmixError(f"it is from {found}; the request was to client {client}, round {request.round}")
     except TrustmixError as error:
         return Failure(client, f"reply refused: {error}", kind="refused")
-    figures = {name: _figure(facts.get(name)) for name in FIGURES}
+    figures: dict[str, Any] = {name: _figure(facts.get(name)) for name in FIGURES}
     epochs, seconds = facts.get("public_epochs"), _seconds(facts.get("seconds"))
     whole = epochs if type(epochs) is int else None
     return Reply(client, request.round, payload, seconds=seconds, public_epochs=whole, **figures)
