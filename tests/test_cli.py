@@ -152,6 +152,15 @@ def test_settings_lists_every_setting_within_80_columns() -> None:
     assert one.count("\n[") == 0
 
 
+def test_a_pipe_that_ends_early_is_no_error() -> None:
+    writing = [sys.executable, "-m", "trustmix.cli", "settings"]
+    with subprocess.Popen(writing, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, errors = process.communicate(timeout=300)
+    assert errors == b""
+
+
 def test_resume_goes_on_by_the_recipe_of_the_directory(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     whole = CliRunner().invoke(app, ["run", "demo", *SETS, "--out", str(tmp_path / "whole"), "-q"])

@@ -69,6 +69,8 @@ def handle_errors(command: Callable[P, None]) -> Callable[P, None]:
         except TrustmixError as error:
             typer.echo(f"Error: {_shorten(' '.join(str(error).split()))}", err=True)  # it may quote lines of others
             raise typer.Exit(2) from error
+        except BrokenPipeError:
+            raise  # the reader of a pipe has what it wants, as in `trustmix settings | head`; click ends quietly
         except (OSError, MemoryError) as error:  # such as a name that is too long, or no permission
             typer.echo(f"Error: {_describe(error)}", err=True)
             raise typer.Exit(2) from error

@@ -53,6 +53,8 @@ def load_study(folders: Sequence[Path]) -> Study:
 
 
 def _load_run(folder: Path) -> Run:
+    if not (folder / "rounds.jsonl").exists():
+        raise TrustmixError(f"{folder} holds no finished round; give a run directory with a rounds.jsonl.")
     recipe = Recipe.load_stored(folder / "recipe.toml")
     history = History(RunDirectory(folder).rounds(), recipe.metric)
     if not history.rounds:

@@ -125,7 +125,7 @@ def _accuracy_by_classes(study: Study) -> FigureSection:
         for method in study.methods:
             runs = [run for cell in cells if cell.method == method for run in cell.runs]
             if method.is_reference and runs:
-                levels.append((method, MeanStd.of(run.history.best_accuracy for run in runs)))
+                levels.append((method, MeanStd.of(run.history.best for run in runs)))
         if curves:
             title = rest.name or "Best accuracy on all classes"
             chart = Chart("best_against_k", title, "classes per client, k", "best accuracy", curves, levels=levels)

@@ -166,7 +166,7 @@ class Cell:
             This method minus the other; None where they have no seed in common.
         """
         ours, theirs = (
-            {run.recipe.seed: best for run in cell.runs if (best := run.history.best_accuracy) is not None}
+            {run.recipe.seed: best for run in cell.runs if (best := run.history.best) is not None}
             for cell in (self, other)
         )
         seeds = [seed for seed in ours if seed in theirs]
