@@ -5,6 +5,7 @@ Prints the table of RESULTS.md. Every line is checked: a fault that does somethi
 
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -49,9 +50,7 @@ class Drill(Deployment):
 
     def asked(self, node: str) -> int:
         """The last round that a node was asked for."""
-        return max(
-            (int(line.split()[1]) for line in self.log(node).splitlines() if line.startswith("round ")), default=0
-        )
+        return max((int(number) for number in re.findall(r"^\S+ \S+ round (\d+)$", self.log(node), re.M)), default=0)
 
     def await_request(self, node: str) -> int:
         """Wait until a node is in the middle of a further round, and return its number."""

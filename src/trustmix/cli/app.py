@@ -6,6 +6,7 @@ Exit code 0 on success, 1 when runs of a sweep failed, 2 on bad input with one s
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -178,29 +179,64 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
+MAX_LOG_BYTES, LOG_FILES = 10 * 2**20, 5
+"""The size of a log file from which on a new one is begun, and how many older ones are kept."""
+
+
 @contextmanager
-def log_to_console(console: "Console") -> Iterator[None]:
+def log_to_console(console: "Console", level: str = "info", file: Path | None = None) -> Iterator[None]:
     """Print the log of the package, such as how the engine runs clients.
 
     Parameters
     ----------
     console
         The console that the records are printed to.
+    level
+        The least important records: debug, info, warning or error.
+    file
+        For services: a file that the records are also written to, and that is rotated. Records then have timestamps.
     """
     handler = logging.Handler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s" if file else "%(message)s", "%Y-%m-%d %H:%M:%S"))
 
     def emit(record: logging.LogRecord) -> None:
-        text = printable(record.getMessage())
+        text = printable(handler.format(record))
         console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     handler.emit = emit  # type: ignore[method-assign]
+    handlers = [handler, *([_file_handler(file)] if file else [])]
     logger = logging.getLogger("trustmix")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    for each in handlers:
+        logger.addHandler(each)
+    before = logger.level
+    logger.setLevel(level.upper())
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        logger.setLevel(before)
+        for each in handlers:
+            logger.removeHandler(each)
+            each.close()
+
+
+def _file_handler(file: Path) -> logging.Handler:
+    """Writes records to a file that only its owner can read, with times of UTC; old files are kept under numbers."""
+    from logging.handlers import RotatingFileHandler
+
+    from trustmix import storage
+
+    class PrintableFormatter(logging.Formatter):
+        @staticmethod
+        def converter(seconds: float | None) -> time.struct_time:
+            return time.gmtime(seconds)
+
+        def format(self, record: logging.LogRecord) -> str:
+            return printable(super().format(record))
+
+    storage.make_private_directory(file.parent)
+    handler = RotatingFileHandler(file, maxBytes=MAX_LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
+    handler.setFormatter(PrintableFormatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    return handler
 
 
 def _version(show: bool) -> None:

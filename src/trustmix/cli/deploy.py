@@ -1,11 +1,11 @@
-"""Commands for federations across machines: keys, serve, join, check."""
+"""Commands for federations across machines: keys, serve, join, check, export, status."""
 
 import ipaddress
 import logging
 import re
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,6 +24,9 @@ from trustmix.cli.app import (
 from trustmix.errors import TrustmixError
 
 Keys = Annotated[Path | None, typer.Option("--keys", help="The folder that `trustmix keys` made.", show_default=False)]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least important lines to log.")
+]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and keys; on loopback only.")]
 
 
@@ -31,10 +34,11 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and keys
 @handle_errors
 def keys_command(
     folder: Annotated[Path, typer.Argument(help="Where the keys go: one folder for the server, one for each node.")],
-    nodes: Annotated[str, typer.Option("--nodes", help="The ids of the nodes, separated by commas.")],
+    nodes: Annotated[str, typer.Option("--nodes", help="The ids of the nodes, separated by commas.")] = "",
     host: Annotated[
         list[str] | None, typer.Option("--host", help="A name or address by which nodes reach the server.")
     ] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="Make new certificates for the same keys and hosts.")] = False,
 ) -> None:
     """Make the server's certificate and a key for each node.
 
@@ -44,8 +48,15 @@ def keys_command(
     """
     _require_flower()
     from trustmix.deploy.membership import validate_client_id
-    from trustmix.transport.keys import make_keys
+    from trustmix.transport.keys import make_keys, renew_certificates
 
+    if renew == bool(nodes):
+        raise TrustmixError("Give either --nodes, the ids of new nodes, or --renew.")
+    if renew:
+        renew_certificates(folder)
+        typer.echo(f"New certificates: {folder / 'server'} (start `trustmix serve` again; the run goes on)")
+        typer.echo(f"Give {folder / 'ca.crt'} to every node as ca.crt before the old one expires.")
+        return
     names = [validate_client_id(name.strip()) for name in nodes.split(",")]
     make_keys(folder, host or [], names)
     typer.echo(f"Server: {folder / 'server'}")
@@ -68,6 +79,11 @@ def serve_command(
     nodes: Annotated[
         int | None, typer.Option("--nodes", min=1, help="Clients to wait for before round 1; the recipe's if not set.")
     ] = None,
+    monitor: Annotated[
+        str | None,
+        typer.Option("--monitor", help="PORT of this machine, or HOST:PORT, for /health, /status and /metrics."),
+    ] = None,
+    log_level: LogLevel = "info",
     allow_code: AllowCode = False,
 ) -> None:
     """Run a recipe with clients on other machines.
@@ -77,7 +93,7 @@ def serve_command(
     Example: trustmix serve fashion --keys keys/server --address 0.0.0.0:9092 --nodes 3 --out runs/hospitals
     """
     _require_flower()
-    from trustmix.deploy.server import serve
+    from trustmix.deploy.server import serve, server_folder
     from trustmix.settings.recipe import Recipe
     from trustmix.transport.keys import ServerKeys
 
@@ -88,7 +104,8 @@ def serve_command(
     loaded = Recipe.load(recipe, overrides or [])
     confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
     console = make_console()
-    with log_to_console(console):
+    watched = None if monitor is None else _parse_address(monitor if ":" in monitor else f"127.0.0.1:{monitor}")
+    with log_to_console(console, log_level, server_folder(folder) / "serve.log"):
         history = serve(
             loaded,
             folder,
@@ -96,6 +113,7 @@ def serve_command(
             port,
             keys=None if keys is None else ServerKeys(keys),
             nodes=nodes,
+            monitor=watched,
         )
     best = "-" if history.best_accuracy is None else f"{100 * history.best_accuracy:.1f} %"
     text = f"{len(history.rounds)} rounds, best mean accuracy of the clients: {best}\nRun: {folder}"
@@ -109,6 +127,7 @@ def join_command(
     node: Annotated[Path, typer.Option("--node", help="This node's file, see the documentation of deployments.")],
     keys: Keys = None,
     insecure: Insecure = False,
+    log_level: LogLevel = "info",
 ) -> None:
     """Take part in a federation with this machine's data and model.
 
@@ -126,21 +145,52 @@ def join_command(
     _validate_security(host, keys, insecure)
     console = make_console()
     config = NodeConfig.load(node)
-    with log_to_console(console):
+    with log_to_console(console, log_level, config.state_folder / "join.log"):
         join(config, f"{host}:{port}", None if keys is None else NodeKeys(keys))
 
 
 @app.command("check")
 @handle_errors
 def check_command(
-    node: Annotated[Path, typer.Argument(help="A node's file, see the documentation of deployments.")],
+    file: Annotated[str, typer.Argument(help="A node's file, or the recipe of a server.")],
+    allow_code: AllowCode = False,
 ) -> None:
-    """Check a node's data and model before it joins.
+    """Check a node's file or a server's recipe.
 
-    They are read, built and tried once; nothing is sent.
+    Data and model of a node are read, built and tried once, a server's public set is loaded; nothing is sent.
 
     Example: trustmix check node.toml
     """
+    from trustmix.settings import toml_settings as toml
+
+    path = Path(file).expanduser()
+    if path.is_file() and not {"id", "share"} & set(toml.read(path)):
+        _check_server(file, allow_code=allow_code)
+    elif not path.is_file() and path.suffix != ".toml":
+        _check_server(file, allow_code=allow_code)  # a built-in recipe
+    else:
+        _check_node(path)
+
+
+def _check_server(recipe: str, *, allow_code: bool) -> None:
+    """Load the server's public set and check the recipe, as `serve` does, without a run directory."""
+    _require_flower()
+    from trustmix.cli.progress import format_bytes
+    from trustmix.deploy.server import check_server
+    from trustmix.settings.recipe import Recipe
+
+    loaded = Recipe.load(recipe)
+    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
+    found = check_server(loaded)
+    typer.echo(f"Server: {found.samples} public samples of {found.shape}, {found.dtype}")
+    typer.echo(printable(f"Classes: {', '.join(found.classes)}"))
+    typer.echo(f"Public set: {format_bytes(found.public_bytes)} to each node, once")
+    typer.echo(f"Uploads: up to {format_bytes(found.upload_bytes)} from each node in each of {loaded.rounds} rounds")
+    for warning in found.warnings:
+        typer.echo(f"Note: {warning}")
+
+
+def _check_node(node: Path) -> None:
     from trustmix.deploy.node import NodeConfig, check_node
 
     config = NodeConfig.load(node)
@@ -179,6 +229,26 @@ def export_command(
         raise TrustmixError(f'"{run}" (--run) is not the id of a run; {config.state_folder} has a folder for each.')
     text = describe_card(export_model(config, find_run(config, run)), config.model_folder)
     typer.echo(printable(f"{text[0].upper()}{text[1:]}"))
+
+
+@app.command("status")
+@handle_errors
+def status_command(
+    run: Annotated[str, typer.Argument(help="The directory of a served run, or the address of its --monitor.")],
+) -> None:
+    """Print how a served run is doing.
+
+    The round, who is connected, who is awaited, who was refused, bytes and epsilon.
+
+    Example: trustmix status runs/hospitals
+    """
+    import time
+
+    from trustmix.deploy.status import describe_status, fetch_status, read_status
+
+    is_folder = Path(run).expanduser().is_dir()
+    status = read_status(Path(run).expanduser()) if is_folder or ":" not in run else fetch_status(run)
+    typer.echo(printable("\n".join(describe_status(status, time.time()))))
 
 
 def _parse_address(text: str) -> tuple[str, int]:

@@ -97,6 +97,8 @@ class Membership:
     """The clients that measure their accuracy on test samples of their own."""
     last_heard: dict[str, float] = field(default_factory=dict, init=False)
     """When each client was connected for the last time, in seconds since 1970."""
+    refusals: dict[str, str] = field(default_factory=dict, init=False)
+    """Nodes that were refused, with the reason, since `take_refusals` was called."""
     handshakes: dict[str, _Handshake] = field(default_factory=dict, init=False)
     """Messages to nodes that are joining, by message id."""
     _keys: dict[str, str] = field(default_factory=dict, init=False)
@@ -107,8 +109,6 @@ class Membership:
     """When each node with a handshake was activated; a later activation is a new attempt to join."""
     _retry_at: dict[int, float] = field(default_factory=dict, init=False)
     """When a handshake that was lost on its way is begun again, by node."""
-    _refusals: dict[str, str] = field(default_factory=dict, init=False)
-    """Nodes that were refused, with the reason, since `take_refusals` was called."""
     _last_poll: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
@@ -198,7 +198,7 @@ class Membership:
             if not message.has_error():
                 self._send_handshake(replace(handshake, step="refused"), self._pack_refusal(reason))
         name = handshake.name or str(facts.get("client", handshake.node))[:MAX_ID]
-        self._refusals[to_valid_utf8(name)] = to_valid_utf8(reason)
+        self.refusals[to_valid_utf8(name)] = to_valid_utf8(reason)
         log.info("%s %s cannot join: %s", "node" if handshake.name else "a node that calls itself", name, reason)
 
     def take_refusals(self) -> dict[str, str]:
@@ -209,7 +209,7 @@ class Membership:
         dict of str to str
             The reason, by the name of the node's key, or by the name that it claims.
         """
-        taken, self._refusals = self._refusals, {}
+        taken, self.refusals = self.refusals, {}
         return taken
 
     def _pack_refusal(self, reason: str) -> RecordDict:
@@ -305,7 +305,7 @@ class Membership:
             )
 
     def _add_client(self, client: str, node: int) -> None:
-        self._node_of[client] = node
+        self._node_of[client], self.last_heard[client] = node, time.time()
         log.info("client %s %s", client, "is back" if client in self._keys else "has joined")
         key = self._nodes[node].key
         if self._keys.get(client) != key:

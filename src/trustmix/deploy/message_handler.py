@@ -26,6 +26,9 @@ from trustmix.wire import decode_public_set
 
 log = logging.getLogger(__name__)
 
+RUN_OVER = "the run is over; client %s waits for the next one (Ctrl-C ends)"
+"""What is logged at the end of a run, and when the server has left after it."""
+
 ModelExporter: TypeAlias = Callable[[Path], None]
 """Exports the model of a client from the folder of its run."""
 ClientBuilder: TypeAlias = Callable[[RunInfo, Public, Path], Client]
@@ -134,6 +137,7 @@ class MessageHandler:
         if not request.train:
             self.finished = folder.name
             self._export(folder)
+            log.info(RUN_OVER, self.client_id)
         return reply
 
     def _export(self, folder: Path) -> None:

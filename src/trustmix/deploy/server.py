@@ -2,6 +2,8 @@
 
 import logging
 import secrets
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +15,9 @@ from trustmix.data.inference import InputSpec
 from trustmix.data.tabular import feature_names
 from trustmix.deploy.flower_engine import FlowerEngine
 from trustmix.deploy.membership import MAX_ID, Membership
+from trustmix.deploy.monitor import run_monitor
 from trustmix.deploy.run_info import RunInfo
+from trustmix.deploy.status import StatusWriter
 from trustmix.deploy.superlink import open_run
 from trustmix.engines.fault_injection import FaultInjectionEngine
 from trustmix.errors import TrustmixError
@@ -25,7 +29,7 @@ from trustmix.federation import Client, Engine, History, Public, Round
 from trustmix.settings.config import EngineConfig
 from trustmix.settings.recipe import Recipe
 from trustmix.transport.flower_processes import SuperLink
-from trustmix.transport.keys import ServerKeys
+from trustmix.transport.keys import ServerKeys, certificate_expiry, warn_of_expiry
 from trustmix.transport.proxy import run_proxy
 from trustmix.transport.quota import UploadQuota
 from trustmix.transport.run_grid import SuperLinkUnavailable
@@ -74,6 +78,7 @@ def serve(
     *,
     keys: ServerKeys | None,
     nodes: int | None = None,
+    monitor: tuple[str, int] | None = None,
 ) -> History:
     """Run a recipe with the nodes that join at an address; a SuperLink that ends is started again.
 
@@ -89,6 +94,8 @@ def serve(
         The server's keys; without them there is no TLS.
     nodes : int, optional
         Clients to wait for before the first round; by default the recipe's number of clients.
+    monitor : pair of str and int, optional
+        Where the operator can ask how the run is doing: host and port.
 
     Returns
     -------
@@ -102,17 +109,41 @@ def serve(
     setup = prepare_server(recipe, out)
     if setup.run_directory.finished:
         return History(setup.run_directory.rounds(), setup.recipe.metric)
-    link, quota = SuperLink(out.with_name(out.name + ".flower"), keys), UploadQuota()
-    with run_proxy(host, port, link.address, keys, quota) as ready:
+    if keys is not None:
+        warn_of_expiry(keys.certificate, keys.ca_certificate)
+    link, quota = SuperLink(server_folder(out), keys), UploadQuota()
+    observed = run_monitor(*monitor, out) if monitor else nullcontext()
+    with observed, run_proxy(host, port, link.address, keys, quota) as ready:
         log.info("nodes may join at %s:%d", host, port)
         while True:
             try:
                 with open_run(link, max_reply_bytes(setup)) as grid:
                     ready.set()
-                    return run_server(setup, grid, nodes=nodes, has_keys=keys is not None, quota=quota)
+                    return run_server(setup, grid, nodes=nodes, keys=keys, quota=quota)
             except SuperLinkUnavailable as error:
                 ready.clear()
                 log.info("%s; starting it again", error)
+
+
+def server_folder(out: Path) -> Path:
+    """Where a server keeps its logs and the files of its SuperLink.
+
+    Parameters
+    ----------
+    out : Path
+        The run directory.
+
+    Returns
+    -------
+    Path
+        A folder beside it.
+
+    Examples
+    --------
+    >>> server_folder(Path("runs/hospitals")).name
+    'hospitals.flower'
+    """
+    return out.with_name(out.name + ".flower")
 
 
 def as_deployment(recipe: Recipe) -> Recipe:
@@ -171,6 +202,72 @@ def prepare_server(recipe: Recipe, out: Path) -> ServerSetup:
     return ServerSetup(recipe, directory, data, samples, Public(samples.inputs, data.classes))
 
 
+@dataclass(frozen=True)
+class ServerCheck:
+    """What `check_server` has found.
+
+    Parameters
+    ----------
+    samples : int
+        The size of the public set.
+    shape, dtype : str
+        Of a public input.
+    classes : sequence of str
+        The classes of all nodes.
+    public_bytes, upload_bytes : int
+        The bytes of the public set as a message, and of the largest upload.
+    warnings : sequence of str
+        Settings that are likely to be a mistake.
+    """
+
+    samples: int
+    shape: str
+    dtype: str
+    classes: Sequence[str]
+    public_bytes: int
+    upload_bytes: int
+    warnings: Sequence[str]
+
+
+def check_server(recipe: Recipe) -> ServerCheck:
+    """Check the recipe of a server before it serves: the public set is loaded, nothing is written or opened.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The server's recipe.
+
+    Returns
+    -------
+    ServerCheck
+
+    Raises
+    ------
+    TrustmixError
+        If the recipe cannot be deployed or its data are not there.
+    """
+    deployed = as_deployment(recipe)
+    data = load_data(deployed)
+    validate_augmentation(deployed, data)
+    samples = load_public(deployed, data)
+    public = Public(samples.inputs, data.classes)
+    setup = ServerSetup(deployed, RunDirectory(Path()), data, samples, public)
+    found = []
+    if recipe.participation.deadline is None:
+        found.append("there is no participation.deadline; a round waits for every node that is connected.")
+    if data.classes < 2:
+        found.append("there is one class only; the models of all nodes will answer the same.")
+    return ServerCheck(
+        len(samples),
+        str(tuple(samples.inputs.shape[1:])),
+        str(samples.inputs.dtype),
+        list(data.class_names),
+        len(encode_public_set(samples.inputs)),
+        max_reply_bytes(setup) - FIGURES_BYTES,
+        found,
+    )
+
+
 def max_reply_bytes(setup: ServerSetup) -> int:
     """The size of the largest reply that a client of a run can have.
 
@@ -197,7 +294,7 @@ def run_server(
     grid: Grid,
     *,
     nodes: int | None = None,
-    has_keys: bool = False,
+    keys: ServerKeys | None = None,
     quota: UploadQuota | None = None,
 ) -> History:
     """Run all rounds with the clients behind a grid, into the run directory.
@@ -210,8 +307,8 @@ def run_server(
         The connection to the nodes.
     nodes : int, optional
         Clients to wait for before the first round; by default the recipe's number of clients.
-    has_keys : bool
-        Whether every node has a registered key. A node without one is then refused.
+    keys : ServerKeys, optional
+        The server's keys. A node without a registered key is then refused.
     quota : UploadQuota, optional
         Gets the bytes that each node needs for its answers, for a proxy that counts them.
 
@@ -226,9 +323,15 @@ def run_server(
         public_set, nodes_file = encode_public_set(setup.public.inputs), folder / "nodes.json"
         run_info = _run_info(setup, _run_id(folder / "run.json"))
         limit, quota = max_reply_bytes(setup), quota or UploadQuota()
-        membership = Membership(grid, run_info, public_set, nodes_file, has_keys, quota, limit)
+        membership = Membership(grid, run_info, public_set, nodes_file, keys is not None, quota, limit)
+        expected = [] if keys is None else list(keys.node_public_keys())
+        expires = None if keys is None else certificate_expiry(keys.certificate).timestamp()
+        status = StatusWriter(directory.path, recipe.rounds, membership, expected, expires)
+        status.begin(directory.rounds())
         participation = recipe.participation
-        flower = FlowerEngine(membership, nodes or recipe.clients, participation.quorum, participation.deadline)
+        flower = FlowerEngine(
+            membership, nodes or recipe.clients, participation.quorum, participation.deadline, on_poll=status.update
+        )
         engine: Engine = flower
         if any(recipe.faults.model_dump().values()):
             engine = FaultInjectionEngine(flower, **recipe.faults.model_dump(), seed=recipe.seed)
@@ -240,6 +343,7 @@ def run_server(
             own_test = [client for client in played.accuracy if client in membership.own_test]
             line = replace(played, own_test=own_test, refused=membership.take_refusals())
             directory.append(line)
+            status.add(line)
             log.info(_format_round(line))
         history = History(directory.rounds(), recipe.metric)
         if student is not None:

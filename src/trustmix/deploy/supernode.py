@@ -5,12 +5,12 @@ import time
 
 from trustmix import storage
 from trustmix.deploy.export import describe_card, export_model
-from trustmix.deploy.message_handler import MessageHandler
+from trustmix.deploy.message_handler import RUN_OVER, MessageHandler
 from trustmix.deploy.node import NodeConfig, build_node_client
 from trustmix.deploy.superlink import NODE_ID_FILE, ReplyNotDelivered, deactivate_node, handle_next_message
 from trustmix.errors import TrustmixError
 from trustmix.transport.flower_processes import SuperNode
-from trustmix.transport.keys import NodeKeys
+from trustmix.transport.keys import NodeKeys, warn_of_expiry
 from trustmix.transport.node_auth import UNKNOWN_KEY
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ def join(node: NodeConfig, server: str, keys: NodeKeys | None) -> None:
         If the server refuses the node.
     """
     storage.make_private_directory(node.state_folder)
+    if keys is not None:
+        warn_of_expiry(keys.ca_certificate)
     supernode = SuperNode(node.state_folder / "flower", server, keys)
     handler = make_handler(node)
     log.info("client %s joins %s", handler.client_id, server)
@@ -124,7 +126,7 @@ def _restart(supernode: SuperNode, handler: MessageHandler, elapsed: float, logg
     if KEY_IN_USE in reason:
         text = f"client {client}: the server still counts an earlier connection as open; trying again"
     elif handler.finished:
-        text = f"the run is over; client {client} waits for the next one (Ctrl-C ends)"
+        text = RUN_OVER % client
     else:
         text = f"client {client} has lost the connection to the server; trying again"
     if text != logged:

@@ -49,7 +49,10 @@ def subtitle(study: Study) -> str:
     seeds = {recipe.seed for recipe in recipes}
     clients = {recipe.clients for recipe in recipes}
     rounds = {len(run.history.rounds) for run in study.runs}
-    held = {recipe.split.classes_per_client if recipe.split.kind == "classes" else None for recipe in recipes}
+    held = {
+        run.recipe.split.classes_per_client if run.recipe.split.kind == "classes" and not run.has_own_data else None
+        for run in study.runs
+    }
     each = f", {_count(next(iter(held)) or 0, 'class', 'classes')} each" if len(held) == 1 and None not in held else ""
     parts = [", ".join(sorted(datasets)), ", ".join(sorted(models))]
     parts += [_count(next(iter(clients)), "client") + each] if len(clients) == 1 else []

@@ -13,6 +13,7 @@ from trustmix.report.record import model_cards, reproduction
 from trustmix.report.rendering import PageSection, render
 from trustmix.report.sections import FigureSection, build_sections
 from trustmix.report.study import Cell, MethodLabel, Run, Study
+from trustmix.report.timeline import timeline_sections
 from trustmix.report.trust_map import build_trust_data
 
 MAX_FAILURES = 300
@@ -91,6 +92,7 @@ def _record_sections(study: Study) -> list[PageSection]:
     """The last sections: what failed, the model card, how to repeat the runs, and the recipes."""
     recipes = [(_run_name(study, cell, cell.runs[0]), cell.runs[0].recipe.toml()) for cell in study.cells]
     sections = [
+        *timeline_sections(study),
         PageSection("card", "Model card", "facts.html", model_cards(study)),
         PageSection("reproduce", "Repeat these runs", "facts.html", reproduction(study)),
         PageSection("recipe", "The recipe", "recipes.html", recipes),

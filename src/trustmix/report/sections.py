@@ -23,6 +23,16 @@ ACCURACY = {
     "auroc_mean": ("AUROC", "AUROC", "each class against the rest, mean over classes and clients"),
     "student_accuracy": ("The server's student, on all classes", "accuracy", "it has seen teachers only"),
 }
+OWN_DATA = {
+    "accuracy_mean": (
+        "On each node's own test data",
+        "accuracy",
+        "mean over nodes, whose test data differ; after distilling from the round's teacher",
+    ),
+    "ece_mean": ("Nodes' calibration error", "ECE", "each on its own test data; 0 % is as sure as right"),
+    "nll_mean": ("Nodes' log-loss", "negative log-likelihood", "each on its own test data, in nats"),
+}
+"""The same for deployments with nodes that have data of their own."""
 CONCENTRATION = {
     "effective_clients": ("Effective clients", "1/χ", "how many equally trusted clients would be as concentrated"),
     "concentration": ("Concentration", "χ", "mean over samples of the sum of squared weights"),
@@ -82,13 +92,19 @@ def _by_round(study: Study, key: str, title: str, text: str, fields: dict[str, t
     """One chart over rounds for each of these fields of a round, and for each task."""
     figures: list[TaskFigure] = []
     for index, task in enumerate(study.tasks):
-        for name, (heading, label, note) in fields.items():
+        for name, (heading, label, note) in (fields | _own_titles(study, task, fields)).items():
             series = [Series(cell.method, points) for cell in study.cells_of(task) if (points := _points(cell, name))]
             unit: Unit = "percent" if name in ACCURACY or "ece" in name else "number"
             if series:
                 figures.append((index, Chart(name, heading, "round", label, series, unit, note=note)))
     several = any(len(cell.runs) > 1 for cell in study.cells)
     return FigureSection(key, title, text if several else "", figures)
+
+
+def _own_titles(study: Study, task: Task, fields: dict[str, tuple[str, str, str]]) -> dict[str, tuple[str, str, str]]:
+    """The titles of charts of a deployment, whose nodes measure accuracy on their own test data."""
+    own = any(run.has_own_data for cell in study.cells_of(task) for run in cell.runs)
+    return {name: title for name, title in OWN_DATA.items() if own and name in fields}
 
 
 def _points(cell: Cell, name: str) -> list[Point]:

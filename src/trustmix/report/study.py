@@ -53,6 +53,12 @@ class Run:
         return record.summary() if record.finished else {}
 
     @property
+    def has_own_data(self) -> bool:
+        """Whether the run was served to nodes with data of their own, which no split of the recipe describes."""
+        served = self.recipe.engine.name == "flower"
+        return served and (self.recipe.data.name == "shared" or any(line.own_test for line in self.history.rounds))
+
+    @property
     def label(self) -> str:
         """The method's label: that of the run's summary, which includes rules of the user's own."""
         return str(self._summary.get("label") or method_label(self.last_round.method))

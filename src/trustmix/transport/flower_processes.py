@@ -23,6 +23,8 @@ from trustmix.transport.keys import NodeKeys, ServerKeys
 
 STOP_TIMEOUT = 5.0
 """Seconds that a program may take to end before it is killed."""
+MAX_LOG_BYTES = 10 * 2**20
+"""The size of a program's log from which on a new start begins a new one; the last one is kept."""
 READY_POLL_INTERVAL = 0.2
 """Seconds between two checks whether a program answers."""
 
@@ -94,6 +96,8 @@ class FlowerProcess:
         _ = self.secret  # the program reads its file
         common = ["--isolation", "process", "--superexec-auth-secret-file", str(self.secret_file)]
         common += ["--host", "127.0.0.1", "--port", str(self.port)]
+        if self.log_file.exists() and self.log_file.stat().st_size > MAX_LOG_BYTES:
+            self.log_file.replace(self.log_file.with_name(self.log_file.name + ".1"))
         with open(self.log_file, "ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - Flower's own programs, beside this Python
                 [str(program), *common, *options],

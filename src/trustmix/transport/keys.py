@@ -6,6 +6,7 @@ the public key that is registered for the node's id. Private keys are readable b
 
 import datetime
 import ipaddress
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +15,24 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey, generate_private_key
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from trustmix import storage
 from trustmix.errors import TrustmixError
+
+log = logging.getLogger(__name__)
 
 VALIDITY_DAYS = 825
 """Days for which certificates are valid."""
+WARNING_DAYS = 30
+"""Days before a certificate expires in which it is warned about."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +142,101 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> None:
         _write(folder / node / "ca.crt", (folder / "ca.crt").read_bytes())
         _write(server / "nodes" / f"{node}.pub", _public_openssh(key))
     (server / "nodes").mkdir(exist_ok=True)
+
+
+def renew_certificates(folder: Path) -> None:
+    """Make new certificates of the authority and the server, for the same keys and hosts.
+
+    Nodes that have the old certificate of the authority accept the new one of the server until the old one expires, so
+    they can be given the new `ca.crt` one by one. Keys of nodes do not expire.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder that `make_keys` made, with the authority's key.
+
+    Raises
+    ------
+    TrustmixError
+        If a file is missing or is no key or certificate.
+    """
+    server = folder / "server"
+    _validate_files(folder, ["ca.key", "ca.crt"])
+    _validate_files(server, ["server.crt", "server.key"])
+    ca_key, server_key = _read_key(folder / "ca.key"), _read_key(server / "server.key")
+    old = _read_certificate(server / "server.crt")
+    hosts = [str(name.value) for name in old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value]
+    ca = _certificate("trustmix authority", ca_key, None, [])
+    renewed = _certificate(hosts[0], server_key, (ca, ca_key), hosts)
+    for file, certificate in (
+        (folder / "ca.crt", ca),
+        (server / "ca.crt", ca),
+        *((node / "ca.crt", ca) for node in sorted(folder.iterdir()) if (node / "node.key").exists()),
+        (server / "server.crt", renewed),
+    ):
+        storage.write_bytes(file, _certificate_pem(certificate))
+        file.chmod(0o600)
+
+
+def certificate_expiry(file: Path) -> datetime.datetime:
+    """When a certificate expires.
+
+    Parameters
+    ----------
+    file : Path
+        The certificate.
+
+    Returns
+    -------
+    datetime
+        In UTC.
+
+    Raises
+    ------
+    TrustmixError
+        If the file is no certificate.
+    """
+    return _read_certificate(file).not_valid_after_utc
+
+
+def warn_of_expiry(*files: Path) -> None:
+    """Log a warning for each certificate that expires soon.
+
+    Parameters
+    ----------
+    *files : Path
+        The certificates.
+
+    Raises
+    ------
+    TrustmixError
+        If a certificate has expired, or a file is no certificate.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    for file in files:
+        expiry = certificate_expiry(file)
+        advice = "`trustmix keys FOLDER --renew` makes new certificates for the same keys"
+        if expiry <= now:
+            raise TrustmixError(f"The certificate {file} has expired on {expiry.date()}; {advice}.")
+        if expiry - now < datetime.timedelta(days=WARNING_DAYS):
+            log.warning("the certificate %s expires on %s; %s", file, expiry.date(), advice)
+
+
+def _read_key(file: Path) -> EllipticCurvePrivateKey:
+    try:
+        key = load_pem_private_key(file.read_bytes(), None)
+    except ValueError as error:
+        raise TrustmixError(f"{file} is no private key that `trustmix keys` made.") from error
+    if not isinstance(key, EllipticCurvePrivateKey):
+        raise TrustmixError(f"{file} is no private key that `trustmix keys` made.")
+    return key
+
+
+def _read_certificate(file: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes())
+    except ValueError as error:
+        raise TrustmixError(f"{file} is no certificate.") from error
 
 
 def _make_authority(folder: Path, hosts: Sequence[str]) -> None:

@@ -1,0 +1,89 @@
+"""The section of a report about a deployment: who was there in each round, and each node's accuracy on its own data."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trustmix.federation import Round
+from trustmix.report.rendering import PageSection
+from trustmix.report.study import Run, Study
+
+MAX_ROUNDS = 60
+"""The largest number of rounds of a timeline; of a longer run, the last ones."""
+SYMBOLS = {"took part": "●", "late upload": "◐", "absent": "–", "late": "◌", "failed": "×", "refused": "⊘", "": ""}
+"""How a timeline shows what became of a client in a round."""
+
+
+@dataclass(frozen=True)
+class TimelineRow:
+    """One node: what became of it in each round, and its last accuracy."""
+
+    client: str
+    cells: list[tuple[str, str]]
+    """The symbol and the explanation, by round."""
+    accuracy: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The nodes of one run by round."""
+
+    run: str
+    rounds: list[int]
+    rows: list[TimelineRow]
+
+
+def timeline_sections(study: Study) -> list[PageSection]:
+    """The section about deployments, if a run of the study is one.
+
+    Parameters
+    ----------
+    study : Study
+        The runs.
+
+    Returns
+    -------
+    list of PageSection
+        One section, or none.
+    """
+    found = [build_timeline(run) for run in study.runs if run.recipe.engine.name == "flower"]
+    legend = [(symbol, what) for what, symbol in SYMBOLS.items() if what]
+    return [PageSection("timeline", "Who was there", "timeline.html", (found, legend))] if found else []
+
+
+def build_timeline(run: Run) -> Timeline:
+    """What became of each node in each round.
+
+    Parameters
+    ----------
+    run : Run
+        A run that was served to nodes.
+
+    Returns
+    -------
+    Timeline
+    """
+    lines = run.history.rounds[-MAX_ROUNDS:]
+    names = dict.fromkeys(name for line in lines for name in (*line.participants, *line.failed, *line.refused))
+    own = {client for line in lines for client in line.own_test}
+    rows = [TimelineRow(name, list(_cells(lines, name)), _accuracy(lines, name, name in own)) for name in sorted(names)]
+    return Timeline(run.folder.name, [line.round for line in lines], rows)
+
+
+def _cells(lines: Sequence[Round], client: str) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        what, why = "", ""
+        if client in line.late:
+            what = "late upload"
+        elif client in line.participants:
+            what = "took part"
+        elif client in line.failed:
+            what, why = line.absence.get(client, "failed"), line.failed[client]
+        elif client in line.refused:
+            what, why = "refused", line.refused[client]
+        yield SYMBOLS[what], f"{client}, round {line.round}: {what or 'not asked'}{': ' + why if why else ''}"
+
+
+def _accuracy(lines: Sequence[Round], client: str, own: bool) -> str:
+    """The last accuracy of a client, and on whose test data."""
+    last = next((line.accuracy[client] for line in reversed(lines) if client in line.accuracy), None)
+    return "–" if last is None else f"{100 * last:.1f} % on {'its own' if own else 'the common'} test data"
