@@ -28,7 +28,7 @@ def test_a_payload_arrives_as_it_was_sent() -> None:
 def test_a_reply_for_another_client_or_round_is_the_clients_failure(client: str, round_: int) -> None:
     found = parse_reply("north", Request(1), reply_with({"client": client, "round": round_}))
     reason = f"it is from client {client}, round {round_}; the request was to client north, round 1"
-    assert found == Failure("north", f"reply refused: {reason}")
+    assert found == Failure("north", f"reply refused: {reason}", kind="refused")
 
 
 @pytest.mark.parametrize("value", [1.5, -1, float("nan"), float("inf"), 10**400, "0.5", True, [0.5], {}])

@@ -12,7 +12,8 @@ from trustmix import storage
 
 ENVIRONMENT_FORMAT = 1
 """The version of environment.json."""
-LIBRARIES = ("trustmix", "torch", "numpy", "scikit-learn", "safetensors", "transformers", "xgboost", "lightgbm", "flwr")
+LIBRARIES = ("trustmix", "torch", "numpy", "scikit-learn", "safetensors", "transformers", "lightgbm", "flwr")
+LIBRARIES += ("xgboost", "xgboost-cpu")
 """Libraries that decide numbers, where they are installed."""
 
 
