@@ -12,8 +12,10 @@ from trustmix import storage
 
 ENVIRONMENT_FORMAT = 1
 """The version of environment.json."""
-LIBRARIES = ("trustmix", "torch", "numpy", "scikit-learn", "safetensors", "transformers", "lightgbm", "flwr")
-LIBRARIES += ("xgboost", "xgboost-cpu")
+LIBRARIES = (
+    *("trustmix", "torch", "numpy", "scikit-learn", "safetensors", "transformers"),
+    *("xgboost", "xgboost-cpu", "lightgbm", "flwr"),
+)
 """Libraries that decide numbers, where they are installed."""
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.imports import require_extra
+from trustmix.models.tree_validation import validate_trees
 
 FLOOR = 1e-4
 """The smallest probability of a class: what an unseen one has, and one that no tree voted for."""
@@ -151,6 +152,7 @@ class ClassifierModel(nn.Module):
             raise StorageError(
                 f"The state is of a {type(fitted).__name__}; the model is a {type(self.classifier).__name__}."
             )
+        validate_trees(fitted)
         self.classifier, self.seen = self.classifier if fitted is None else fitted, seen
 
 
