@@ -61,6 +61,13 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
     assert Recipe.load("demo", ["model.name=mlp"]).models[0].model_extra == {"hidden": [64]}
 
 
+def test_a_source_of_ones_own_takes_the_place_of_a_name_with_its_options() -> None:
+    model = Recipe.load("demo", ["model.width=8", "model.source=my_model:wide"]).models[0]
+    assert (model.name, model.source, model.model_extra) == (None, "my_model:wide", {"width": 8})
+    again = Recipe.load(Recipe.load("demo", ["model.source=my_model:wide"]), ["model.name=mlp"]).models[0]
+    assert (again.name, again.source, again.model_extra) == ("mlp", None, {})
+
+
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
@@ -85,7 +92,7 @@ def test_another_model_name_leaves_the_old_models_options_behind() -> None:
         ("split.kind=iid", r"split\.kind: input should be 'classes', .* or 'column' \(given: 'iid'\)\."),
         ("data.name=cifra10", r'data: there is no data set "cifra10"'),
         ("data={source='a.b:c', path='x'}", r"data: path goes with name"),
-        ("data.source=a.b:c", r"data: give either name or source\."),
+        ("data={name='digits', source='a.b:c'}", r"data: give either name or source\."),
         ("model.name=mpl", r'model: there is no model "mpl"\. Did you mean "mlp"\?'),
         ("model=[]", r"model: the list of models is empty\."),
         ("train.optimizer=adm", r'train\.optimizer: there is no optimizer "adm"'),

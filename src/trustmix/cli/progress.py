@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from trustmix.federation import Callback, History, ProgressEvent
@@ -132,7 +133,7 @@ def comparison_table(histories: dict[str, "History"]) -> Table:
         percents = [history.best_accuracy, last.local_accuracy_mean, last.teacher_accuracy]
         cells = ["-" if value is None else f"{100 * value:.1f} %" for value in percents]
         effective = "-" if last.effective_clients is None else f"{last.effective_clients:.1f}"
-        table.add_row(name, *cells, effective, f"{total['bytes_up'] / 1e6:.2f}", f"{total['seconds']:.1f}")
+        table.add_row(Text(name), *cells, effective, f"{total['bytes_up'] / 1e6:.2f}", f"{total['seconds']:.1f}")
     return table
 
 

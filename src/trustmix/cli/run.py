@@ -120,7 +120,6 @@ def _run_and_report(
     """Run a recipe into a directory, write the report, and print the table."""
     from trustmix.cli.progress import comparison_table, run_display
     from trustmix.experiment.run import run
-    from trustmix.federation import method_label
     from trustmix.report import load_study, write_report
     from trustmix.report.headline import warnings
 
@@ -128,7 +127,7 @@ def _run_and_report(
         history = run(recipe, out=folder, resume=resume, overwrite=overwrite, callbacks=callbacks)
     study = load_study([folder])
     page = write_report(study, folder / "report.html")
-    console.print(comparison_table({method_label(history[-1].method): history}))
+    console.print(comparison_table({study.runs[0].label: history}))
     for warning in warnings(study):
         console.print(warning, soft_wrap=True, highlight=False, markup=False)
     left_out = sum(len(line.failed) for line in history)

@@ -284,7 +284,7 @@ class Recipe(ConfigModel):
             fields, source = dict(recipe), "the recipe"
         else:
             fields, source = _read(recipe)
-        for change in sorted(overrides, key=lambda text: ".name=" not in text):  # a name resets its section
+        for change in sorted(overrides, key=lambda text: not toml.resets_section(text)):
             toml.override(fields, change)
         storage.check_format(fields.get("format", FORMAT), FORMAT, source)
         try:

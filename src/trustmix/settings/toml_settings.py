@@ -80,8 +80,8 @@ def override(fields: dict[str, Any], change: str) -> None:
     fields : dict
         Settings by key.
     change : str
-        `key=value` with the key's sections in front of it, as on the command line. Another `name` of a section
-        removes the section's other settings, which belong to the old name.
+        `key=value` with the key's sections in front of it, as on the command line. Another `name` or `source` of a
+        section removes the section's other settings, which belong to the old one.
 
     Raises
     ------
@@ -108,9 +108,29 @@ def override(fields: dict[str, Any], change: str) -> None:
             raise TrustmixError(f'"{change}" sets one of several {section} tables; change them in the recipe itself.')
         fields[section] = dict(inner) if isinstance(inner, Mapping) else {}
         fields = fields[section]
-    if sections and key == "name" and fields.get(key) != value:
+    if resets_section(change) and fields.get(key) != value:
         fields.clear()
     fields[key] = value
+
+
+def resets_section(change: str) -> bool:
+    """Whether a change names what a section is about, so that the section's other settings do not apply to it.
+
+    Parameters
+    ----------
+    change : str
+        `key=value`, as on the command line.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> resets_section("model.source=my_model:wide"), resets_section("model.width=8")
+    (True, False)
+    """
+    return change.partition("=")[0].strip().endswith((".name", ".source"))
 
 
 def is_unicode(text: str) -> bool:
