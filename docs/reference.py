@@ -1,12 +1,14 @@
-"""Parts of pages that are generated when the documentation is built: settings, commands, public names, results.
+"""Parts of pages that are generated from the code: settings, commands, public names, results.
 
-A line such as `<!-- every setting -->` is replaced. The text comes from the model of a recipe, from the parser of the
-command line, from the `__all__` of every room, and from RESULTS.md.
+`python docs/reference.py` writes the settings and the commands into `settings.md` and `cli.md`, below `GENERATED`.
+When the site is built, a line such as `<!-- every public name -->` is replaced: by the documentation of the names in
+the `__all__` of every room, or by RESULTS.md.
 """
 
 import importlib
 import inspect
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ ROOMS = (
 """Rooms in the order of the page of the API: each imports only earlier ones. The commands have a page of their own."""
 
 ROOT = Path(__file__).parents[1]
+GENERATED = "<!-- generated from the code by docs/reference.py: what is below this line is not edited by hand -->\n"
 PICTURE = re.compile(r"\]\((?:benchmarks/results/)?([^)/]*\.svg)\)")
 """A picture in `benchmarks/results`, as RESULTS.md and the pages beside the picture link it."""
 
@@ -45,7 +48,7 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     """Return the page with generated text in place of markers; mkdocs calls this for each page."""
     if page.file.src_uri.startswith("results/"):
         return result_page(text)
-    writers = {"every setting": settings, "every command": commands, "every public name": api, "the results": results}
+    writers = {"every public name": api, "the results": results}
     for marker, write in writers.items():
         line = f"<!-- {marker} -->"
         if line in text:
@@ -53,12 +56,22 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     return text
 
 
+def write_pages(folder: Path) -> None:
+    """Write the settings and the commands into the pages `settings.md` and `cli.md` of a folder, below their line."""
+    for name, write in (("settings.md", settings), ("cli.md", commands)):
+        page = folder / name
+        written, line, _ = page.read_text("utf-8").partition(GENERATED)
+        if not line:
+            raise SystemExit(f"{page} has no line {GENERATED.strip()}; put it where the generated text begins.")
+        page.write_text(f"{written}{line}\n{write().rstrip()}\n", "utf-8")
+
+
 def settings() -> str:
     """A table for each section of a recipe."""
     parts: list[str] = []
     for section in describe_settings():
         title = "The top level" if section.name == TOP else f"[{section.name}]"
-        parts += [f"### {title}", "", section.text, "", "| setting | default | meaning |", "|---|---|---|"]
+        parts += [f"## {title}", "", section.text, "", "| setting | default | meaning |", "|---|---|---|"]
         for one in section.settings:
             listed = f"; one of {', '.join(f'`{choice}`' for choice in one.choices)}" if one.choices else ""
             parts.append(f"| `{one.path}` | `{one.default}` | {one.meaning}{listed} |")
@@ -73,7 +86,7 @@ def commands() -> str:
     for name, command in group.commands.items():
         text, _, example = inspect.cleandoc(command.help or "").partition("Example: ")
         arguments = [one for one in command.params if one.param_type_name == "argument"]
-        words = " ".join(f"{one.name.upper()}{'...' if one.nargs == -1 else ''}" for one in arguments)
+        words = " ".join(_word(one) for one in arguments)
         parts += [
             f"## {name}",
             "",
@@ -84,14 +97,20 @@ def commands() -> str:
         ]
         parts += ["```", "", "For example:", "", "```text", " ".join(example.split()), "```", ""]
         rows = [_row(one) for one in command.params if "--help" not in one.opts]
-        parts += ["| | default | |", "|---|---|---|", *rows, ""] if rows else []
+        parts += ["| argument or option | default | meaning |", "|---|---|---|", *rows, ""] if rows else []
     return "\n".join(parts)
+
+
+def _word(argument: Any) -> str:
+    word = f"{argument.name.upper()}{'...' if argument.nargs == -1 else ''}"
+    return word if argument.required else f"[{word}]"
 
 
 def _row(one: Any) -> str:
     option = one.param_type_name == "option"
     name = ", ".join(one.opts) if option else one.name.upper()
-    default = "" if not option or one.default is None or one.default is False else f"`{one.default}`"
+    unset = one.default is None or one.default is False or one.default == ""
+    default = f"`{one.default}`" if option and not unset else ""
     return f"| `{name}` | {default} | {getattr(one, 'help', '') or ''} |"
 
 
@@ -130,3 +149,7 @@ def result_page(text: str) -> str:
     """A page of `benchmarks/results`, its links as they are from the folder `results` of the documentation."""
     text = PICTURE.sub(r"](../images/\1)", text)
     return text.replace("](../../docs/", "](../").replace("](../../RESULTS.md", "](../results.md")
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs")

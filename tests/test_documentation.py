@@ -11,7 +11,9 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
@@ -127,7 +129,7 @@ def test_few_blocks_are_not_run_and_each_says_why() -> None:
 
 
 def test_every_setting_says_what_it_means() -> None:
-    """The page of recipes is made from these descriptions."""
+    """The page of settings is made from these descriptions."""
     for name, info in Recipe.model_fields.items():
         section = {"model": ModelConfig, "student": StudentConfig}.get(name, info.annotation)
         fields = section.model_fields if isinstance(section, type) and issubclass(section, BaseModel) else {name: info}
@@ -179,14 +181,23 @@ def test_links_of_results_lead_somewhere_in_the_documentation_too() -> None:
             assert link.startswith("https://") or target in generated or (ROOT / "docs" / target).exists(), (name, link)
 
 
-def test_the_page_of_recipes_names_every_setting_and_that_of_commands_every_command() -> None:
-    reference = load_reference()
-    settings = reference.settings()
+def test_the_pages_of_settings_and_commands_are_what_the_code_generates_now(tmp_path: Path) -> None:
+    """In a process of its own: blocks of other pages register names in this one."""
+    names = ("settings.md", "cli.md")
+    for name in names:
+        shutil.copy(ROOT / "docs" / name, tmp_path)
+    subprocess.run([sys.executable, ROOT / "docs/reference.py", tmp_path], check=True)
+    for name in names:
+        committed = (ROOT / "docs" / name).read_text("utf-8")
+        assert committed == (tmp_path / name).read_text("utf-8"), f"docs/{name} is old: python docs/reference.py"
+
+
+def test_the_page_of_settings_names_every_setting_and_that_of_commands_every_command() -> None:
+    settings, commands = ((ROOT / "docs" / name).read_text("utf-8") for name in ("settings.md", "cli.md"))
     for setting in ("clients", "split.classes_per_client", "student.epochs", "track.mlflow"):
         assert f"| `{setting}` |" in settings
-    headings = reference.commands().splitlines()
     for command in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
-        assert f"## {command}" in headings
+        assert f"## {command}" in commands.splitlines()
 
 
 def test_the_page_of_the_api_names_every_public_name_of_every_room() -> None:

@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from trustmix.attacks.byzantine_engine import ATTACKS
 from trustmix.data import DATASETS
+from trustmix.density import DENSITIES, DISCRIMINATOR
 from trustmix.errors import TrustmixError
 from trustmix.federation import ENGINES, METHODS
 from trustmix.learners import OPTIMIZERS
@@ -102,4 +103,5 @@ def _registered_names() -> dict[str, tuple[str, ...]]:
     data, models, codecs = (tuple(registry.names()) for registry in (DATASETS, MODELS, CODECS))
     found = {"rule": tuple(METHODS.names()), "data.name": data, "public.data": data, "attack.kind": tuple(ATTACKS)}
     found |= {"model.name": models, "student.name": models, "train.optimizer": tuple(OPTIMIZERS.names())}
+    found["density.kind"] = (*DENSITIES.names(), DISCRIMINATOR)
     return found | {"engine.name": tuple(ENGINES.names()), "wire.up": codecs, "wire.down": codecs}
