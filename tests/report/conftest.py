@@ -78,6 +78,8 @@ def make_round(
         local_accuracy={client: 0.9 + 0.05 * rng.random() for client in clients},
         nll_mean=2.0 / number,
         ece_mean=0.3 / number,
+        recall_mean=[mean * cls / 9 for cls in range(10)] if teaches else [],
+        teacher_recall=[mean * cls / 9 for cls in range(10)] if teaches else [],
         agreement_mean=mean if teaches else None,
         agreement=accuracy if teaches else {},
         teacher_accuracy=mean if teaches else None,

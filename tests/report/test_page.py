@@ -38,7 +38,7 @@ def test_a_sweep_of_twenty_clients_and_fifty_rounds_is_one_light_file(report_fil
 
 def test_every_section_is_there_and_every_figure_is_drawn(shown: tuple[Page, list[str]]) -> None:
     page, faults = shown
-    keys = ["classes", "rounds", "own", "bytes", "concentration", "trust", "samples", "calibration"]
+    keys = ["classes", "rounds", "own", "recall", "bytes", "concentration", "trust", "samples", "calibration"]
     keys += ["card", "reproduce", "recipe"]
     assert page.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)") == keys
     for svg in page.locator("figure:visible svg").all():

@@ -79,6 +79,65 @@ def test_the_sizes_of_both_sets_make_a_heat_map(tmp_path: Path, sweep_directory:
     assert "50,200," in heat.to_csv()
 
 
+def with_recalls(record: Any, clients: dict[str, list[float | None]], teacher: list[float | None]) -> Path:
+    """A run whose last round has these recalls, and whose earlier rounds have others."""
+    mean = [None if clients["0"][cls] is None else sum(r[cls] or 0 for r in clients.values()) / 2 for cls in range(10)]
+    *earlier, last = record.rounds()
+    lines = [replace(line, recall_mean=[0.125] * 10, teacher_recall=[0.125] * 10) for line in earlier]
+    lines.append(replace(last, recall=clients, recall_mean=mean, teacher_recall=teacher))
+    (record.path / "rounds.jsonl").write_text("".join(line.to_json() + "\n" for line in lines))
+    return Path(record.path)
+
+
+def test_recall_of_the_last_round_is_shown_by_the_names_of_classes(tmp_path: Path, run_directory: Write) -> None:
+    first: list[float | None] = [0.9, 0.25, *[0.5] * 7, None]
+    second: list[float | None] = [0.3, 0.75, *[0.5] * 7, None]
+    teacher: list[float | None] = [1.0, *[0.5] * 9]
+    suwa = with_recalls(run_directory(tmp_path / "suwa", [*QUICK, "rule=suwa"]), {"0": first, "1": second}, teacher)
+    alone = with_recalls(run_directory(tmp_path / "alone", [*QUICK, "rule=alone"]), {"0": first, "1": first}, [])
+    study = load_study([suwa, alone])
+    maps = {figure.title: figure for _, figure in figures(study)["recall"] if isinstance(figure, Heatmap)}
+    assert {title: heat.columns for title, heat in maps.items()} == {
+        "Clients": ["alone", "sUWA"],
+        "The worst client": ["alone", "sUWA"],
+        "The teacher": ["sUWA"],
+    }
+    found = {
+        title: {row: [value.mean for value in values] for row, values in zip(heat.rows, heat.values, strict=True)}
+        for title, heat in maps.items()
+    }
+    assert list(found["Clients"]) == [f"class {cls}" for cls in reversed(range(10))], "the last row is drawn on top"
+    assert found["Clients"]["class 0"] == pytest.approx([0.9, 0.6])
+    assert found["The worst client"]["class 0"] == [0.9, 0.3]
+    assert found["The worst client"]["class 1"] == [0.25, 0.25]
+    assert found["Clients"]["class 9"] == found["The worst client"]["class 9"] == [None, None]
+    assert found["The teacher"]["class 0"] == [1.0]
+    assert maps["Clients"].to_csv().startswith("class,method,recall,std,n\n")
+    page = (
+        write_report(study, tmp_path / "report.html").read_text("utf-8").split('id="recall"')[1].split("</section")[0]
+    )
+    assert page.index(">class 0<") < page.index(">class 9<")
+    assert "<b>60.0</b>" in page
+    assert "<b>12.5</b>" not in page, "of an earlier round"
+
+
+def test_recall_is_the_mean_over_seeds_and_classes_without_names_are_numbered(
+    tmp_path: Path, run_directory: Write
+) -> None:
+    recalls: list[list[float | None]] = [[0.25 * (seed + 1)] * 10 for seed in range(2)]
+    folders = [
+        with_recalls(
+            run_directory(tmp_path / str(seed), [*QUICK, "rule=alone", f"seed={seed}"]), {"0": one, "1": one}, []
+        )
+        for seed, one in enumerate(recalls)
+    ]
+    heat, worst = (figure for _, figure in figures(load_study(folders))["recall"])
+    assert isinstance(heat, Heatmap)
+    assert heat.rows == [str(cls) for cls in reversed(range(10))]
+    assert [(value.mean, value.n) for (value,) in heat.values] == [(0.375, 2)] * 10
+    assert worst.title == "The worst client"
+
+
 def test_a_section_without_data_is_left_out(tmp_path: Path, run_directory: Write) -> None:
     run_directory(tmp_path / "run", [*QUICK, "rule=alone"])
     assert [section.key for section in build_sections(load_study([tmp_path / "run"]))] == ["rounds", "calibration"]

@@ -85,6 +85,8 @@ class Heatmap:
     """Fractions, by row and column."""
     note: str = ""
     """A sentence below the title."""
+    value_label: str = "accuracy"
+    """What the values are, in CSV."""
 
     def to_csv(self) -> str:
         """Write the heat map's numbers as CSV.
@@ -94,7 +96,7 @@ class Heatmap:
         str
             One line per value, as fractions.
         """
-        lines: list[list[object]] = [[self.y_label, self.x_label, "accuracy", "std", "n"]]
+        lines: list[list[object]] = [[self.y_label, self.x_label, self.value_label, "std", "n"]]
         for row, values in zip(self.rows, self.values, strict=True):
             for column, value in zip(self.columns, values, strict=True):
                 lines.append([row, column, value.mean, value.std, value.n])

@@ -6,7 +6,8 @@ from functools import partial
 from itertools import accumulate
 
 from trustmix.report.charts import Chart, Heatmap, Point, Series, TaskFigure, Unit
-from trustmix.report.study import CLASSES, PRIVATE, PUBLIC, Cell, Study, Task
+from trustmix.report.study import CLASSES, PRIVATE, PUBLIC, Cell, Run, Study, Task
+from trustmix.report.trust_map import class_names
 from trustmix.sweeps.tables import MeanStd, format_value
 
 ACCURACY = {
@@ -81,6 +82,7 @@ def build_sections(study: Study) -> list[FigureSection]:
         _accuracy_by_sizes(study),
         _by_round(study, "rounds", "Accuracy, round by round", "Bands are ± one standard deviation.", ACCURACY),
         _own_classes(study),
+        _recall_by_class(study),
         _accuracy_by_bytes(study),
         _by_round(study, "concentration", "How concentrated trust is", "", CONCENTRATION),
         _by_round(study, "calibration", "Calibration: does confidence mean anything?", "", CALIBRATION),
@@ -187,6 +189,45 @@ def _gain(local: dict[str, MeanStd], cell: Cell) -> MeanStd:
     """The accuracy on own classes minus the one of local training, which is given by k."""
     here, there = cell.final("local_accuracy_mean"), local[str(cell.task.settings[CLASSES])]
     return MeanStd(None if here.mean is None or there.mean is None else here.mean - there.mean, None, here.n)
+
+
+def _recall_by_class(study: Study) -> FigureSection:
+    """The recall of each class in the last round: heat maps with a row per class and a column per method."""
+    figures: list[TaskFigure] = []
+    for index, task in enumerate(study.tasks):
+        cells = study.cells_of(task)
+        for title, (recalls, note) in RECALL.items():
+            found = {cell.method.name: [recalls(run) for run in cell.runs] for cell in cells}
+            known = {
+                name: runs for name, runs in found.items() if any(value is not None for run in runs for value in run)
+            }
+            if known:
+                classes = max(len(run) for runs in known.values() for run in runs)
+                # the last row of a heat map is drawn on top
+                values = [
+                    [MeanStd.of(run[cls] for run in runs if cls < len(run)) for runs in known.values()]
+                    for cls in reversed(range(classes))
+                ]
+                rows = class_names(cells, classes)[::-1]
+                labels = "method", "class"
+                heatmap = Heatmap("recall", title, *labels, list(known), rows, values, note, "recall")
+                figures.append((index, heatmap))
+    text = "The part of the samples of a class that is recognised, in the last round, in per cent."
+    return FigureSection("recall", "Recall by class", text, figures)
+
+
+def _worst_recall(run: Run) -> list[float | None]:
+    """The smallest recall that a client has of each class; None for a class without any."""
+    by_class = zip(*run.last_round.recall.values(), strict=True)
+    return [min((value for value in values if value is not None), default=None) for values in by_class]
+
+
+RECALL: dict[str, tuple[Callable[[Run], Sequence[float | None]], str]] = {
+    "Clients": (lambda run: run.last_round.recall_mean, "mean over clients, on the test set"),
+    "The worst client": (_worst_recall, "of each class the client that recognises least of it, on the test set"),
+    "The teacher": (lambda run: run.last_round.teacher_recall, "on public samples with known labels"),
+}
+"""Whose recalls are shown, by title: those of a run's last round, and the note of the heat map."""
 
 
 def _accuracy_by_sizes(study: Study) -> FigureSection:

@@ -168,6 +168,33 @@ def build_trust_maps(study: Study) -> list[tuple[int, Heatmap]]:
     return found
 
 
+def class_names(cells: Sequence[Cell], classes: int) -> list[str]:
+    """Find the names of the classes of a task.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        The cells of one task.
+    classes : int
+        The number of classes.
+
+    Returns
+    -------
+    list of str
+        The names that the first run with recorded trust has; the classes' indices where no run has any.
+
+    Raises
+    ------
+    StorageError
+        If a file in trust/ does not describe trust.
+    """
+    for cell in cells:
+        files = _find_files(cell.runs[0].folder, cell.method.name)
+        if files and len(files.metadata["classes"]) == classes:
+            return [str(name) for name in files.metadata["classes"]]
+    return [str(index) for index in range(classes)]
+
+
 def _cell_name(study: Study, cell: Cell) -> str:
     task = cell.task.name if len(study.tasks) > 1 else ""
     return ", ".join(part for part in (cell.method.name, task) if part)
