@@ -22,6 +22,7 @@ from trustmix.cli.app import (
     printable,
 )
 from trustmix.errors import TrustmixError
+from trustmix.paths import expand_user
 
 Keys = Annotated[Path | None, typer.Option("--keys", help="The folder that `trustmix keys` made.", show_default=False)]
 LogLevel = Annotated[
@@ -102,7 +103,7 @@ def serve_command(
     folder = out or Path("runs") / f"{Path(recipe).stem}-served"
     _validate_security(host, keys, insecure)
     loaded = Recipe.load(recipe, overrides or [])
-    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
+    confirm_code([expand_user(recipe)], allow_code=allow_code, recipe=loaded)
     console = make_console()
     watched = None if monitor is None else _parse_address(monitor if ":" in monitor else f"127.0.0.1:{monitor}")
     with log_to_console(console, log_level, server_folder(folder) / "serve.log"):
@@ -163,7 +164,7 @@ def check_command(
     """
     from trustmix.settings import toml_settings as toml
 
-    path = Path(file).expanduser()
+    path = expand_user(file)
     if path.is_file() and not {"id", "share"} & set(toml.read(path)):
         _check_server(file, allow_code=allow_code)
     elif not path.is_file() and path.suffix != ".toml":
@@ -180,7 +181,7 @@ def _check_server(recipe: str, *, allow_code: bool) -> None:
     from trustmix.settings.recipe import Recipe
 
     loaded = Recipe.load(recipe)
-    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
+    confirm_code([expand_user(recipe)], allow_code=allow_code, recipe=loaded)
     found = check_server(loaded)
     typer.echo(f"Server: {found.samples} public samples of {found.shape}, {found.dtype}")
     typer.echo(printable(f"Classes: {', '.join(found.classes)}"))
@@ -246,8 +247,8 @@ def status_command(
 
     from trustmix.deploy.status import describe_status, fetch_status, read_status
 
-    is_folder = Path(run).expanduser().is_dir()
-    status = read_status(Path(run).expanduser()) if is_folder or ":" not in run else fetch_status(run)
+    is_folder = expand_user(run).is_dir()
+    status = read_status(expand_user(run)) if is_folder or ":" not in run else fetch_status(run)
     typer.echo(printable("\n".join(describe_status(status, time.time()))))
 
 

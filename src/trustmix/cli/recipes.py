@@ -1,11 +1,11 @@
 """Commands about recipes: recipes, settings, plan."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trustmix.cli.app import AllowCode, Overrides, RecipeName, app, confirm_code, handle_errors, make_console
+from trustmix.paths import expand_user
 
 WIDTH = 80
 """Columns that the text of settings is wrapped to."""
@@ -79,7 +79,7 @@ def plan_command(
 
     console = make_console()
     loaded = Recipe.load(recipe, overrides or [])
-    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
+    confirm_code([expand_user(recipe)], allow_code=allow_code, recipe=loaded)
     cost = estimate_cost(loaded)
     models = ", ".join(f"{count:,}" for count in cost.parameters)
     console.print(f"{cost.clients} clients, {cost.rounds} rounds, parameters: {models}", highlight=False)

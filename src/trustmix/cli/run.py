@@ -21,6 +21,7 @@ from trustmix.cli.app import (
     make_console,
 )
 from trustmix.errors import TrustmixError
+from trustmix.paths import expand_user
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,7 +86,7 @@ def run_command(
 
     changes = overrides or []
     loaded = Recipe.load(recipe, changes)
-    confirm_code([Path(recipe).expanduser()], allow_code=allow_code, recipe=loaded)
+    confirm_code([expand_user(recipe)], allow_code=allow_code, recipe=loaded)
     folder = out or Path("runs") / _default_name(recipe, changes)
     console = make_console(quiet=quiet)
     _run_and_report(loaded, folder, console, resume=resume, overwrite=overwrite)
@@ -167,7 +168,7 @@ def sweep_command(
     from trustmix.sweeps.table_formats import to_markdown, to_rich_table
 
     swept, changes = parse_over(over), overrides or []
-    confirm_code([Path(recipe).expanduser()], allow_code=allow_code)
+    confirm_code([expand_user(recipe)], allow_code=allow_code)
     folder = out or Path("sweeps") / _default_name(recipe, [*swept, *changes])
     console = make_console(quiet=quiet)
     with sweep_display(console) as show_progress:

@@ -5,11 +5,11 @@ much of the disk is used.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from trustmix.paths import expand_user
 from trustmix.settings import toml_settings as toml
 from trustmix.settings.recipe import Recipe
 from trustmix.transport.refusal import MESSAGE, PATHS, NodeRefusal, failing_as, not_allowed
@@ -108,7 +108,7 @@ def _shared_data(node: "NodeConfig", found: Mapping[str, object]) -> dict[str, o
     if node.path is None:
         return _without_paths("data", found, "set path in the node's file to the data")
     others = _without_paths("data", {key: value for key, value in found.items() if key != "path"}, "use built-in data")
-    return {**others, "path": str(node.folder / Path(node.path).expanduser())}
+    return {**others, "path": str(node.folder / expand_user(node.path))}
 
 
 def _without_paths(section: str, found: Mapping[str, object], advice: str) -> dict[str, object]:

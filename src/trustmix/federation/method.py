@@ -144,6 +144,7 @@ PREDICTION_SETTINGS = (
     *GUARD_SETTINGS,
     "attack.kind",
     "attack.share",
+    "attack.sees",
     "student",
     "train.stages",
     *THEORY_SETTINGS,
