@@ -458,3 +458,11 @@ def test_clients_who_agree_more_once_others_are_lowered_are_no_reason_to_lower_s
     some = [torch.full((3, 2), 0.5)] * 5
     _, weights = regret_weights(some, None, [None] * 5, torch.ones(5, dtype=torch.float64))
     assert weights.tolist() == pytest.approx([1, 1, 1, 1, 0.4])
+
+
+def test_guards_with_other_bounds_do_not_merge() -> None:
+    first, second = (GuardedAggregator(Accumulator(tau=0.25), Guard(cap=cap)) for cap in (0.8, 0.9))
+    for rule in (first, second):
+        rule.update(Upload.from_arrays("north", [[0.5, 0.5]], [0.0]))
+    with pytest.raises(TrustmixError, match="different rules or bounds"):
+        first.merge(second)

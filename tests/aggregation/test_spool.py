@@ -53,6 +53,16 @@ def test_a_spool_gives_back_what_it_was_given(widths: list[int], chunk: int, dty
         assert torch.equal(found.rows(0, 7), columns[0])
 
 
+def test_a_spool_that_was_cut_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "CHUNK", 1)
+    found = Spool(torch.float32)
+    found.append(torch.ones(7, 3))
+    assert found._file is not None
+    found._file.truncate(20)
+    with pytest.raises(StorageError, match="are cut off"):
+        found.rows(0, 7)
+
+
 def test_uploads_come_back_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "CHUNK", 30)
     given_ = [

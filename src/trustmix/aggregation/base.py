@@ -7,7 +7,7 @@ merges with another one, and travels as a state of named tensors. Rules that are
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeAlias
 
@@ -385,12 +385,6 @@ def pack_uploads(uploads: Sequence[Upload]) -> dict[str, torch.Tensor]:
             array = getattr(upload, name)
             packed |= {} if array is None else {f"{index}.{name}": array}
     return packed
-
-
-def copy_upload(upload: Upload) -> Upload:
-    """An upload with arrays of its own, for rules that hold uploads: a caller may reuse its buffers."""
-    arrays = {name: getattr(upload, name) for name in ARRAYS}
-    return replace(upload, **{name: array.clone() for name, array in arrays.items() if array is not None})
 
 
 ARRAYS = ("predictions", "scores", "class_counts")
