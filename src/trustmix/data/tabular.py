@@ -46,7 +46,7 @@ def table(
     test
         Fraction of each class kept for tests.
     group
-        Name of the column that says whose sample it is, such as a hospital, for split.kind = "column"; it is no
+        Name of the column with the owner of each sample, such as a hospital, for split.kind = "column"; it is no
         feature.
 
     Returns
