@@ -22,21 +22,19 @@ def test_large_images_shrink_and_other_numbers_are_stretched_to_bytes() -> None:
     assert (int(shrunk.min()) < 3, int(shrunk.max()) > 252) == (True, True)
 
 
-def test_digits_are_images_with_their_labels_and_holders() -> None:
+def test_digits_are_images_with_their_labels() -> None:
     data = load("digits")
-    tensors, facts = describe_samples(
-        Recipe.load("demo"), data, data.train[torch.arange(4)], {"0": torch.tensor([1, 7])}
-    )
+    tensors, facts = describe_samples(Recipe.load("demo"), data, data.train[torch.arange(4)])
     assert tensors["images"].shape == (4, 1, 8, 8)
     assert facts["labels"] == data.train.labels[:4].tolist()
-    assert (facts["held"], facts["classes"][3]) == ({"0": [1, 7]}, "3")
+    assert facts["classes"][3] == "3"
 
 
 def test_tables_are_numbers() -> None:
     x, y = torch.arange(12.0).reshape(2, 6).repeat(2, 1), torch.tensor([0, 1, 0, 1])
     recipe = Recipe.load({"data": {"name": "npz", "path": "anything.npz"}})
     made = from_arrays("mine", {"x_train": x.numpy(), "y_train": y.numpy(), "x_test": x.numpy(), "y_test": y.numpy()})
-    tensors, facts = describe_samples(recipe, made, Labelled(x[:2], y[:2]), {})
+    tensors, facts = describe_samples(recipe, made, Labelled(x[:2], y[:2]))
     assert tensors == {}
     assert facts["texts"] == ["0, 1, 2, 3, 4, 5", "6, 7, 8, 9, 10, 11"]
 
@@ -46,5 +44,5 @@ def test_a_text_without_its_tokenizer_is_left_blank_and_does_not_stop_a_run(tmp_
     tokens = torch.full((2, 5), 3, dtype=torch.int16)
     data = load("digits")
     texts = Labelled(tokens, torch.tensor([0, 1]))
-    _, facts = describe_samples(recipe, replace(data, train=texts, test=texts), texts, {})
+    _, facts = describe_samples(recipe, replace(data, train=texts, test=texts), texts)
     assert facts["texts"] == ["", ""]

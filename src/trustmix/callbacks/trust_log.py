@@ -16,6 +16,7 @@ from trustmix import records, storage
 from trustmix.aggregation.base import Aggregator, Upload
 from trustmix.aggregation.client_weights import vote_agreement_weights
 from trustmix.federation.callbacks import Callback
+from trustmix.lazy import MANY
 from trustmix.seeds import numpy_generator
 
 TRUST_FORMAT = 1
@@ -135,12 +136,16 @@ class TrustRecorder(Callback):
         Integer tensor (tracked,): the labels of these samples, -1 if unknown; None if no label is known.
     about
         Tensors and metadata of the samples, written once to samples.safetensors.
+    held
+        By client id: the indices of the classes that the client holds, written there too; of many clients, those of
+        the first round's alone.
     """
 
     folder: Path
     samples: torch.Tensor
     labels: torch.Tensor | None
     about: tuple[Mapping[str, torch.Tensor], Mapping[str, Any]]
+    held: Mapping[str, torch.Tensor] = field(default_factory=dict)
     _votes: dict[str, torch.Tensor] = field(default_factory=dict, init=False)
 
     def on_round_begin(self, round_: int, aggregator: Aggregator) -> None:  # noqa: ARG002 - the interface
@@ -198,7 +203,7 @@ class TrustRecorder(Callback):
             else torch.stack([known[client] for client in clients]).cpu()
         )
         classes = labels if self.labels is None else torch.where(self.labels >= 0, self.labels, labels)
-        self._write_samples()
+        self._write_samples(clients)
         half = torch.float16
         RoundTrust(
             round=round_,
@@ -210,11 +215,13 @@ class TrustRecorder(Callback):
             teacher=teacher[:SHOWN].to(half),
         ).save(self.folder)
 
-    def _write_samples(self) -> None:
+    def _write_samples(self, clients: Sequence[str]) -> None:
         file = self.folder / "samples.safetensors"
         if not file.exists():
             tensors, facts = self.about
-            storage.write_tensors(file, tensors, {"format": TRUST_FORMAT, **facts})
+            named = list(self.held) if len(self.held) <= MANY else [client for client in clients if client in self.held]
+            held = {client: self.held[client].tolist() for client in named}
+            storage.write_tensors(file, tensors, {"format": TRUST_FORMAT, **facts, "held": held})
 
 
 def _mean_by_class(weights: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:

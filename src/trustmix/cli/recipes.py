@@ -66,7 +66,7 @@ def plan_command(
 ) -> None:
     """Estimate the time, memory and bytes of a run.
 
-    A few steps are timed; nothing is written.
+    A few steps are timed; nothing is written. Where clients are made on demand, short trial runs are made.
 
     Example: trustmix plan fashion --set rounds=50
     """
@@ -89,6 +89,8 @@ def plan_command(
     console.print(f"time: {about} {format_duration(cost.seconds)} ({stages})", highlight=False)
     if (load := machine_load()) > BUSY:
         console.print(f"The machine is busy, with {load:.0f} times the load of its cores; free cores take less time.")
+    if cost.cpu_seconds is not None:
+        console.print(f"CPU time of all processes, by trial runs: about {format_duration(cost.cpu_seconds)}")
     console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
     if cost.epsilon is not None:
         first, later, total = cost.epsilon

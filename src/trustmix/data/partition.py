@@ -4,6 +4,7 @@ The kinds of split differ in how many samples of each class a client holds. Publ
 overlap. Clients draw independently of each other: two clients may hold the same sample, but no client holds it twice.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from trustmix.errors import TrustmixError
+from trustmix.lazy import lazily
 from trustmix.seeds import numpy_generator
 
 SplitKind = Literal["classes", "dirichlet", "homogeneous", "column"]
@@ -42,11 +44,11 @@ class Partition:
     public
         Indices (N,) into the pool of the public samples.
     clients
-        The samples of each client.
+        The samples of each client; of many clients they are drawn when they are asked for (see `lazy`).
     """
 
     public: torch.Tensor
-    clients: tuple[ClientIndices, ...]
+    clients: Sequence[ClientIndices]
 
 
 def partition(
@@ -115,17 +117,22 @@ def partition(
     private = np.setdiff1d(np.arange(len(pool)), public)
     members = [private[pool[private] == c] for c in range(classes)]
     available = np.array([len(m) for m in members])
+    if kind == "column":
+        return Partition(torch.from_numpy(public), _draw_groups(pool, private, classes, clients, holdout, seed, groups))
     if kind == "classes":
         held = assign_classes(clients, classes, classes_per_client, seed)
-        counts = np.stack([_even_counts(samples_per_client, own, classes) for own in held])
+        counts = lazily(clients, lambda i: _even_counts(samples_per_client, held[i], classes))
+        certain = bool((available >= -(-samples_per_client // classes_per_client)).all())
     elif kind == "homogeneous":
-        counts = np.tile(_even_counts(samples_per_client, list(range(classes)), classes), (clients, 1))
-    elif kind == "column":
-        return Partition(torch.from_numpy(public), _draw_groups(pool, private, classes, clients, holdout, seed, groups))
+        each = _even_counts(samples_per_client, list(range(classes)), classes)
+        counts, certain = lazily(clients, lambda _: each), bool((available >= each).all())
     else:
-        counts = np.stack([_dirichlet_counts(samples_per_client, available, alpha, seed, i) for i in range(clients)])
-    _validate_counts(counts, available, len(public))
-    drawn = tuple(_draw_client(counts[i], members, holdout, seed, i) for i in range(clients))
+        counts = lazily(clients, lambda i: _dirichlet_counts(samples_per_client, available, alpha, seed, i))
+        certain = classes < samples_per_client <= int(available.sum())  # then some class has two samples
+    if not certain or samples_per_client < 1:
+        for client, own in enumerate(counts):
+            _validate_counts(client, own, available, len(public))
+    drawn = lazily(clients, lambda i: _draw_client(counts[i], members, holdout, seed, i))
     return Partition(torch.from_numpy(public), drawn)
 
 
@@ -155,7 +162,7 @@ def _draw_groups(
     return tuple(drawn)
 
 
-def assign_classes(clients: int, classes: int, per_client: int, seed: int) -> list[list[int]]:
+def assign_classes(clients: int, classes: int, per_client: int, seed: int) -> Sequence[list[int]]:
     """Assign classes to clients.
 
     The first clients divide a random permutation of all classes among themselves, so that every class has a client. All
@@ -175,8 +182,8 @@ def assign_classes(clients: int, classes: int, per_client: int, seed: int) -> li
 
     Returns
     -------
-    list of list of int
-        The class indices of each client, sorted.
+    sequence of list of int
+        The class indices of each client, sorted; of many clients they are drawn when they are asked for.
 
     Raises
     ------
@@ -197,12 +204,13 @@ def assign_classes(clients: int, classes: int, per_client: int, seed: int) -> li
             f"raise clients to {-(-classes // per_client)} or split.classes_per_client to {-(-classes // clients)}."
         )
     order = numpy_generator(seed, "deck").permutation(classes).tolist()
-    held = []
-    for client in range(clients):
+
+    def draw(client: int) -> list[int]:
         own = order[client * per_client : (client + 1) * per_client]
         others = [c for c in numpy_generator(seed, "classes", client).permutation(classes).tolist() if c not in own]
-        held.append(sorted(own + others[: per_client - len(own)]))
-    return held
+        return sorted(own + others[: per_client - len(own)])
+
+    return lazily(clients, draw)
 
 
 def _draw_public(pool: IntArray, classes: int, samples: int, seed: int) -> IntArray:
@@ -254,16 +262,17 @@ def _dirichlet_counts(samples: int, available: IntArray, alpha: float, seed: int
     return counts
 
 
-def _validate_counts(counts: IntArray, available: IntArray, public_samples: int) -> None:
-    if not counts.sum(1).all():
+def _validate_counts(client: int, counts: IntArray, available: IntArray, public_samples: int) -> None:
+    """Refuse the counts (C,) of a client that holds nothing, or more of a class than there is."""
+    if not counts.any():
         raise TrustmixError(
             "A client would hold no class with two samples: raise split.samples_per_client or lower split.alpha."
         )
-    short = np.argwhere(counts > available)
+    short = np.flatnonzero(counts > available)
     if len(short):
-        client, cls = short[0]
+        cls = short[0]
         raise TrustmixError(
-            f"Client {client} needs {counts[client, cls]} samples of class {cls}, but only {available[cls]} are left "
+            f"Client {client} needs {counts[cls]} samples of class {cls}, but only {available[cls]} are left "
             f"beside the {public_samples} public samples: lower split.samples_per_client or public.samples, or raise "
             "split.classes_per_client."
         )

@@ -14,6 +14,7 @@ from trustmix.engines.process_pool import Answer, Pool
 from trustmix.engines.vectorized import stack_key, train_stacked
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import Client, Failure, Reply, Request
+from trustmix.lazy import LazyMapping, LazySequence, numbered
 from trustmix.learners import DeviceConfig, Job, TrainingJob, validate_loss
 
 log = logging.getLogger(__name__)
@@ -96,11 +97,12 @@ class LocalEngine:
     Parameters
     ----------
     clients
-        The clients, each with an id of its own.
+        The clients, each with an id of its own. Those of a `LazySequence`, whose ids are their numbers, are made for
+        each step and dropped after it, so they need stores on disk.
     plan
         How they are run; one after another in this process if None.
     keep
-        Whether models stay in memory between rounds.
+        Whether models stay in memory between rounds; those of a `LazySequence` never do.
 
     Raises
     ------
@@ -121,19 +123,26 @@ class LocalEngine:
 
     def __init__(self, clients: Sequence[Client], plan: ExecutionPlan | None = None, *, keep: bool = True) -> None:
         self.plan = plan or ExecutionPlan()
-        self._clients = dict(zip(validate_ids(clients), clients, strict=True))
-        for client in clients:
-            client.to_device(self.plan.hardware, keep=keep)
-        self._pool = None
-        if self.plan.workers > 1:
-            self._pool = Pool(
-                [([c.id for c in share], self._serve) for share in assign_clients(clients, self.plan.workers)]
-            )
+        self._clients: Mapping[str, Client]
+        worker_of: dict[str, int] = {}
+        if isinstance(clients, LazySequence):
+            self._ids = numbered(len(clients))
+            self._clients = LazyMapping(self._ids, lambda id_: self._prepare(clients[int(id_)], keep=False))
+        else:
+            self._ids = validate_ids(clients)
+            self._clients = {client.id: self._prepare(client, keep=keep) for client in clients}
+            shares = assign_clients(clients, self.plan.workers)
+            worker_of = {client.id: worker for worker, share in enumerate(shares) for client in share}
+        self._pool = Pool(self._serve, self.plan.workers, worker_of) if self.plan.workers > 1 else None
+
+    def _prepare(self, client: Client, *, keep: bool) -> Client:
+        client.to_device(self.plan.hardware, keep=keep)
+        return client
 
     @property
     def clients(self) -> Sequence[str]:
         """The client ids, in the order of the clients."""
-        return list(self._clients)
+        return self._ids
 
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
         """Run one step of each client that has a request.

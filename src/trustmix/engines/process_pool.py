@@ -1,5 +1,7 @@
 """A pool of single-threaded worker processes, one per core, each with the same clients for the whole run.
 
+Clients that are not assigned to a worker are dealt to the workers in turn in each exchange.
+
 Workers are forked, so data, public set and initial models are shared, not copied, and only requests and answers are
 pickled. A worker ends with its parent. A worker that dies is started again, and its clients continue from their stores.
 """
@@ -105,18 +107,23 @@ def keep_freed_memory() -> None:
 
 
 class Pool:
-    """Worker processes, each with a fixed set of clients.
+    """Worker processes.
 
     Parameters
     ----------
-    serves
-        For each worker, the ids of its clients and the function that answers their requests.
+    serve
+        The function that answers the requests of clients.
+    workers
+        The number of processes.
+    worker_of
+        By client id: the number of the worker that has the client. A client without one has another worker in each
+        exchange.
     """
 
-    def __init__(self, serves: Sequence[tuple[Sequence[str], Serve]]) -> None:
-        self._serves = [serve for _, serve in serves]
-        self._worker_of = {client: index for index, (clients, _) in enumerate(serves) for client in clients}
-        self._workers: list[Worker | None] = [None] * len(serves)
+    def __init__(self, serve: Serve, workers: int, worker_of: Mapping[str, int]) -> None:
+        self._serve = serve
+        self._worker_of = worker_of
+        self._workers: list[Worker | None] = [None] * workers
 
     def exchange(self, requests: Mapping[str, Request]) -> Iterator[Answer]:
         """Send requests to the workers and collect the answers.
@@ -137,8 +144,9 @@ class Pool:
             If a client's state cannot be read or written.
         """
         shares: dict[int, dict[str, Request]] = {}
-        for client, request in requests.items():
-            shares.setdefault(self._worker_of[client], {})[client] = request
+        for place, (client, request) in enumerate(requests.items()):
+            index = self._worker_of.get(client, place % len(self._workers))
+            shares.setdefault(index, {})[client] = request
         busy = {self._send(index, share): index for index, share in shares.items()}
         arrived: dict[str, Answer] = {}
         try:
@@ -158,7 +166,7 @@ class Pool:
         worker = self._workers[index]
         if worker is None or not worker.process.is_alive():
             others = [other for other in self._workers if other is not None and other is not worker]
-            worker = self._workers[index] = Worker(self._serves[index], others)
+            worker = self._workers[index] = Worker(self._serve, others)
         with suppress(BrokenPipeError):  # the worker has just died; `_receive` handles that
             worker.connection.send(share)
         return worker.connection

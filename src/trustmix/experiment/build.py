@@ -42,6 +42,7 @@ from trustmix.federation import (
 )
 from trustmix.federation.method import CLIENTS
 from trustmix.federation.public_set import fingerprint_samples
+from trustmix.lazy import MANY, LazyMapping, lazily, numbered
 from trustmix.learners import Training
 from trustmix.learners.training import token_lengths
 from trustmix.models import ModelFactory, WithFeatures, validate_model
@@ -68,7 +69,8 @@ class Experiment:
     data : Dataset
         The data set of the recipe.
     clients : sequence of Client
-        The clients of this process; worker processes train copies of them.
+        The clients of this process; worker processes train copies of them. Many clients whose states are on disk are
+        made each time they are asked for.
     temporary : Path, optional
         The folder for client states of a run without a run directory.
     """
@@ -88,9 +90,12 @@ class Experiment:
         self.close()
 
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the private data of all clients, the test set and the public set, by name."""
+        """Hashes of the private data of clients, the test set and the public set, by name.
+
+        Of many clients the first ones count; a client's state has the hash of that client's data besides.
+        """
         context, test = self.federation.context, self.clients[0].test
-        private = hashlib.sha256(" ".join(client.data_fingerprint for client in self.clients).encode())
+        private = hashlib.sha256(" ".join(client.data_fingerprint for client in self.clients[:MANY]).encode())
         found = {"private": private.hexdigest()[:16], "public": context.public.fingerprint}
         return found | ({} if test is None else {"test": fingerprint_samples(test)})
 
@@ -153,13 +158,15 @@ def build_federation(
     factories = model_factories(recipe, data)
     keep = _fits_in_memory(recipe, factories)
     folder, temporary = _state_folder(recipe, record, keep)
-    clients = [
-        build_client(recipe, str(index), factories[index], share, shared, test, folder and folder / str(index))
-        for index, share in enumerate(shares)
-    ]
+
+    def client(index: int) -> Client:
+        place = folder and folder / str(index)
+        return build_client(recipe, str(index), factories[index], shares[index], shared, test, place)
+
+    clients = [client(index) for index in range(recipe.clients)] if keep else lazily(recipe.clients, client)
     validate_privacy(recipe, data.train.inputs, clients)
     student = build_student(recipe, data, clients[0], folder)
-    classes = {client.id: torch.unique(client.private.labels).cpu() for client in clients}
+    classes = LazyMapping(numbered(recipe.clients), lambda id_: torch.unique(shares[int(id_)][0].labels))
     setup = ENGINES.get(recipe.engine.name)(clients, keep=keep, **recipe.engine.settings)
     log.info("engine: %s", setup.description)
     if student is not None:
@@ -352,7 +359,7 @@ def build_student(recipe: Recipe, data: Dataset, like: Client, folder: Path | No
     return Client(STUDENT, factory, empty, empty, like.public, like.test, training, seed=recipe.seed, store=store)
 
 
-def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
+def model_factories(recipe: Recipe, data: Dataset) -> Sequence[ModelFactory]:
     """Create the model factory of every client; each model of the recipe is tried on real inputs.
 
     Parameters
@@ -364,8 +371,8 @@ def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
 
     Returns
     -------
-    list of ModelFactory
-        One factory per client.
+    sequence of ModelFactory
+        One factory per client; of many clients they are made when they are asked for.
 
     Raises
     ------
@@ -378,8 +385,10 @@ def model_factories(recipe: Recipe, data: Dataset) -> list[ModelFactory]:
     >>> len(model_factories(recipe, load_data(recipe)))
     5
     """
-    models = [recipe.models[index % len(recipe.models)] for index in range(recipe.clients)]
-    factories = [client_model_factory(recipe, data, model, str(index)) for index, model in enumerate(models)]
+    models, spec = recipe.models, InputSpec.from_dataset(data)
+    factories = lazily(
+        recipe.clients, lambda index: model_factory(models[index % len(models)], spec, recipe.seed, str(index))
+    )
     for factory in factories[: len(recipe.models)]:
         model = validate_model(factory, inputs := probe_inputs(data.train.inputs))
         validate_classifier_settings(recipe, model, factory.label)

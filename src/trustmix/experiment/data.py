@@ -1,6 +1,7 @@
 """The samples of a recipe: its data set, the public set, the private samples of each client, and the test set."""
 
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from trustmix import paths
 from trustmix.data import DATASETS, Dataset, Labelled, load, partition
 from trustmix.errors import TrustmixError
+from trustmix.lazy import lazily
 from trustmix.seeds import numpy_generator
 from trustmix.settings.recipe import Recipe
 
@@ -39,7 +41,7 @@ def load_data(recipe: Recipe) -> Dataset:
     return load(config.name, path=config.path, source=config.source, **(config.model_extra or {}))
 
 
-def split_data(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labelled, Labelled]]]:
+def split_data(recipe: Recipe, data: Dataset) -> tuple[Labelled, Sequence[tuple[Labelled, Labelled]]]:
     """Draw the public set, and split the private data into clients.
 
     Parameters
@@ -53,8 +55,8 @@ def split_data(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labe
     -------
     public : Labelled
         The public samples; a label of -1 means unknown.
-    shares : list of pairs of Labelled
-        The private and the calibration samples of every client.
+    shares : sequence of pairs of Labelled
+        The private and the calibration samples of every client; of many clients they are drawn on demand.
 
     Raises
     ------
@@ -84,7 +86,12 @@ def split_data(recipe: Recipe, data: Dataset) -> tuple[Labelled, list[tuple[Labe
         groups=data.groups,
     )
     public = data.train[split.public] if pool is None else _draw_public(recipe, pool)
-    return public, [(data.train[share.train], data.train[share.calibration]) for share in split.clients]
+
+    def share(client: int) -> tuple[Labelled, Labelled]:
+        own = split.clients[client]
+        return data.train[own.train], data.train[own.calibration]
+
+    return public, lazily(recipe.clients, share)
 
 
 def load_public(recipe: Recipe, data: Dataset) -> Labelled:

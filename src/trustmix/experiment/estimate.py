@@ -4,6 +4,8 @@ Time is the number of training steps and of predictions, divided by their rates 
 its current load. The trial's texts are unsorted, so that all its steps cost the same; a run sorts them by length, and
 its steps are counted by the tokens that they are padded to. Bytes are those of a real message about some public
 samples, scaled up; the model is still untrained, so later messages compress better or worse.
+
+Where clients are many and made on demand, time and memory are those of short trial runs, scaled up (see `trial_run`).
 """
 
 import math
@@ -19,7 +21,9 @@ from trustmix.engines.autotune import MAX_TRIAL_CLIENTS, measure_throughput, tra
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.resources import memory_needed
+from trustmix.experiment.trial_run import estimate_run
 from trustmix.federation import Client
+from trustmix.lazy import MANY
 from trustmix.learners import DeviceConfig, make_learner
 from trustmix.learners.discriminator import count_steps
 from trustmix.learners.scoring import score_inputs
@@ -30,6 +34,8 @@ from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, encode_teacher
 
 TRIAL_SAMPLES = 256
 """Samples at most that are predicted for the estimate."""
+TRIAL_CLIENTS = 100
+"""Clients at most that are made for the estimate where clients are made on demand."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ class CostEstimate:
         The same by method, for methods that share weights; empty if clients have different models.
     epsilon : tuple of three floats, optional
         The privacy cost of the first round, of a later round, and of all rounds; the largest of all clients.
+    cpu_seconds : float, optional
+        The CPU time of all processes, where it was estimated from trial runs.
     """
 
     clients: int
@@ -66,6 +74,7 @@ class CostEstimate:
     messages: dict[str, tuple[int, int]]
     weights: dict[str, tuple[int, int]]
     epsilon: tuple[float, float, float] | None = None
+    cpu_seconds: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -105,8 +114,11 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
         "faults.late=0",
         "faults.slow=0",
     ]
+    on_demand = recipe.engine.store == "disk" and recipe.clients > MANY
+    if on_demand:
+        without_faults.remove("engine.store=memory")
     with build_federation(Recipe.load(recipe, without_faults)) as experiment:
-        clients = list(experiment.clients)
+        clients = list(experiment.clients[:TRIAL_CLIENTS] if on_demand else experiment.clients)
     config = recipe.engine
     plan, description = select_plan(
         clients, mode=config.mode, precision=config.precision, device=config.device, workers=config.workers
@@ -118,19 +130,21 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
     exchanges = recipe.method.exchanges == "predictions"
     kinds = list({client.architecture: client for client in clients}.values())
     parameters = tuple(sum(p.numel() for p in client.build_model().parameters()) for client in kinds)
-    asked = recipe.participation.fraction
+    asked = recipe.participation.fraction * recipe.clients / len(clients)
+    tried = estimate_run(recipe) if on_demand else None
     fitting = _fitting_seconds(clients, stepping, recipe.rounds, exchanges)
     return CostEstimate(
-        len(clients),
+        recipe.clients,
         recipe.rounds,
         parameters,
         description,
         asked * (_padded_share(clients[0]) * _steps(stepping, recipe, exchanges) / rate + fitting / plan.workers),
         asked * _predicting_seconds(clients, kinds, recipe.rounds, plan, exchanges),
-        memory_needed(recipe),
+        memory_needed(recipe) if tried is None else tried.memory,
         _messages(clients[0], recipe.rounds) if exchanges else {},
         _weights(parameters[0], recipe.rounds) if len(kinds) == 1 else {},
         _epsilon(clients, recipe.rounds),
+        None if tried is None else tried.cpu_seconds,
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from trustmix import storage
 from trustmix.federation import METHODS, Client, DiskStore
 from trustmix.federation.method import is_reference
+from trustmix.lazy import LazySequence
 from trustmix.settings.recipe import Recipe
 
 AFTERWARDS = {
@@ -68,7 +69,8 @@ def first_stage_key(recipe: Recipe) -> str | None:
 def share_first_stage(recipe: Recipe, clients: Sequence[Client], folder: Path) -> None:
     """Let clients begin from the first private stage that another run has stored, or store theirs for others.
 
-    A stage is begun from only if it is there for all clients, since clients may be trained together.
+    A stage is begun from only if it is there for all clients, since clients may be trained together. Clients that are
+    made when they are asked for share nothing: most of them never begin.
 
     Parameters
     ----------
@@ -80,7 +82,7 @@ def share_first_stage(recipe: Recipe, clients: Sequence[Client], folder: Path) -
         The directory of stored stages, which need not exist.
     """
     key = first_stage_key(recipe)
-    if key is None:
+    if key is None or isinstance(clients, LazySequence):
         return
     data = hashlib.sha256(" ".join(client.data_fingerprint for client in clients).encode()).hexdigest()[:16]
     place = folder / f"{key}-{data}"

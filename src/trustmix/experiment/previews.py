@@ -50,13 +50,11 @@ def build_trust_recorder(
     if recipe.method.exchanges != "predictions":
         return None
     samples = tracked_indices(len(public), recipe.seed if recipe.split.seed is None else recipe.split.seed)
-    about = describe_samples(recipe, data, public[samples[:SHOWN]], held)
-    return TrustRecorder(folder / "trust", samples, public.labels[samples], about)
+    about = describe_samples(recipe, data, public[samples[:SHOWN]])
+    return TrustRecorder(folder / "trust", samples, public.labels[samples], about, held)
 
 
-def describe_samples(
-    recipe: Recipe, data: Dataset, shown: Labelled, held: Mapping[str, torch.Tensor]
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def describe_samples(recipe: Recipe, data: Dataset, shown: Labelled) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Describe public samples for the readers of a report.
 
     Parameters
@@ -67,19 +65,15 @@ def describe_samples(
         The data set of the recipe.
     shown : Labelled
         The public samples to show.
-    held : mapping of str to torch.Tensor
-        By client id: the indices of the classes that the client holds.
 
     Returns
     -------
     tensors : dict of str to torch.Tensor
         `images` (n, 1 or 3, h, w) of bytes, if the samples are images.
     facts : dict
-        JSON values: the names of `classes`, the `labels` of the samples, the classes `held` by each client, and `texts`
-        if the samples are not images.
+        JSON values: the names of `classes`, the `labels` of the samples, and `texts` if the samples are not images.
     """
-    held_classes = {client: classes.tolist() for client, classes in held.items()}
-    facts = {"classes": list(data.class_names), "labels": shown.labels.tolist(), "held": held_classes}
+    facts = {"classes": list(data.class_names), "labels": shown.labels.tolist()}
     if len(data.shape) == 3 and data.shape[0] in (1, 3):
         return {"images": thumbnails(shown.inputs)}, facts
     return {}, facts | {"texts": _texts(recipe, shown.inputs)}

@@ -1,5 +1,6 @@
 """Run a recipe, with its callbacks and its run directory."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.build import Experiment, build_federation, model_factories
 from trustmix.experiment.data import load_data, split_data
 from trustmix.experiment.run_directory import RunDirectory
-from trustmix.experiment.saved_models import save_models
-from trustmix.federation import Callback, History
+from trustmix.experiment.saved_models import CLIENT_NAME, save_models
+from trustmix.federation import Callback, DiskStore, History
 from trustmix.federation.callbacks import running
 from trustmix.learners import Training
 from trustmix.settings.recipe import Recipe
@@ -113,7 +114,7 @@ def _run_and_record(
         record.begin(recipe, overwrite=overwrite, data=experiment.fingerprints()),
         running(callbacks, record.rounds()),
     ):
-        _validate_states(experiment, record)
+        _validate_states(record)
         for line in experiment.federation.iter_rounds(recipe.rounds, checkpoint=record.checkpoint):
             record.append(line)
         history = History(record.rounds(), recipe.metric)
@@ -122,14 +123,14 @@ def _run_and_record(
     return history
 
 
-def _validate_states(experiment: Experiment, record: RunDirectory) -> None:
+def _validate_states(record: RunDirectory) -> None:
     """Refuse to resume without the states that the clients had at the last commit."""
     state = record.checkpoint.load()
-    student = experiment.federation.context.student
-    for client in [*experiment.clients, *([student] if student else [])]:
-        needed = state.states.get(client.id, 0)
-        if (client.store.newest_before(max(state.exchange, needed) + 1) or 0) < needed:
-            folder = record.path / "checkpoint" / "clients" / client.id
+    for client, needed in state.states.items():
+        folder = record.path / "checkpoint" / "clients" / client
+        if not re.fullmatch(CLIENT_NAME, client):
+            raise StorageError(f'The checkpoint in {record.path} names the client "{client}", which no run has.')
+        if (DiskStore(folder).newest_before(max(state.exchange, needed) + 1) or 0) < needed:
             raise StorageError(
                 f"{folder} lacks the state of round {needed}; restore it, or start anew with --overwrite."
             )

@@ -197,7 +197,7 @@ def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) ->
             continue  # a file of another program
         state = DiskStore(states).load_before(rounds + 2)
         if state is not None:
-            save_model(folder, recipe, inputs, states.name, state)
+            _save_model(folder, recipe, inputs, states.name, state)
     _write_inputs(folder, inputs)
 
 
@@ -222,12 +222,16 @@ def save_model(folder: Path, recipe: Recipe, inputs: InputSpec, client: str, sta
     StorageError
         If a file cannot be written.
     """
+    _save_model(folder, recipe, inputs, client, state)
+    _write_inputs(folder, inputs)
+
+
+def _save_model(folder: Path, recipe: Recipe, inputs: InputSpec, client: str, state: State) -> None:
     models = folder / "models"
     file = models / f"{client}.safetensors"
     storage.write_tensors(file, model_tensors(state[0]), {"temperature": float(state[1].get("temperature", 1.0))})
     if inputs.is_text:
         _save_text_model(_load_weights(_factory(recipe, inputs, client), file), recipe, inputs, client, models)
-    _write_inputs(folder, inputs)
 
 
 def _write_inputs(folder: Path, inputs: InputSpec) -> None:

@@ -1,7 +1,8 @@
 """The server of Algorithm 1: ask, take in replies as they arrive, send what came of them with the next request.
 
 R rounds take R + 1 exchanges: the effect of a teacher on the clients is known from their next answers, and the closing
-exchange, which goes to every client, only distils and evaluates. What replies mean is the algorithm's (`algorithm`).
+exchange, which goes to every client or to a sample of them, only distils and evaluates. What replies mean is the
+algorithm's (`algorithm`).
 """
 
 import math
@@ -42,6 +43,8 @@ class Participation:
     """Seconds a client's step may take; a later answer is left out of the round."""
     late: Literal["drop", "next"] = "drop"
     """What becomes of an upload that arrives after its round: nothing, or a part in the next one (see `late`)."""
+    closing: Literal["all", "sample"] = "all"
+    """Who is asked after the last round, to learn from its teacher: all clients, or as many as in a round."""
 
 
 @dataclass
@@ -187,7 +190,7 @@ class Federation:
         begin = time.perf_counter()
         for number in range(state.exchange + 1, rounds + 2):
             closing = number > rounds
-            asked = self.engine.clients if closing else self._sample(number)
+            asked = self._sample(number, everybody=closing and self.participation.closing == "all")
             event = ProgressEvent(
                 min(number, rounds), rounds, "closing" if closing else "clients", 0, len(asked), accuracy
             )
@@ -203,7 +206,7 @@ class Federation:
                 yield line
                 for callback in self.callbacks:
                     callback.on_round_end(line)
-            message, pending = (None, None) if closing else self._close_round(number, result)
+            message, pending = (None, None) if closing else self._close_round(number, asked, result)
             states = state.states | self._newest_states(number, result)
             memory = {**self.algorithm.state_dict(), **pack_late(late)}
             state = ServerState(number, message, pending, memory, states)
@@ -223,12 +226,14 @@ class Federation:
                 f"{self.method.name} averages weights, which takes one architecture; these clients have several models."
             )
 
-    def _sample(self, number: int) -> Sequence[str]:
-        """The clients of a round, in their fixed order."""
-        everybody = self.engine.clients
-        size = max(1, round(self.participation.fraction * len(everybody)))
-        chosen = set(numpy_generator(self.seed, "participants", number).permutation(len(everybody))[:size].tolist())
-        return [client for index, client in enumerate(everybody) if index in chosen]
+    def _sample(self, number: int, *, everybody: bool = False) -> Sequence[str]:
+        """The clients of an exchange, in their fixed order."""
+        clients = self.engine.clients
+        if everybody:
+            return clients
+        size = max(1, round(self.participation.fraction * len(clients)))
+        chosen = numpy_generator(self.seed, "participants", number).permutation(len(clients))[:size]
+        return [clients[index] for index in sorted(chosen.tolist())]
 
     def _exchange(self, request: Request, asked: Sequence[str], event: ProgressEvent) -> RoundReplies:
         """Ask, and take in each reply as it arrives; whatever is wrong with an answer leaves that client out."""
@@ -315,9 +320,12 @@ class Federation:
                 f"client {client}: {reason}. Nothing of this round is kept."
             )
 
-    def _close_round(self, number: int, result: RoundReplies) -> tuple[bytes | None, dict[str, object]]:
+    def _close_round(
+        self, number: int, asked: Sequence[str], result: RoundReplies
+    ) -> tuple[bytes | None, dict[str, object]]:
         """The message to the clients, and everything about the round that is known before they have it."""
-        in_order = [client for client in self.engine.clients if client in result.replies]
+        others = result.replies.keys() - set(asked)  # late uploads
+        in_order = [client for client in (self.engine.clients if others else asked) if client in result.replies]
         outcome = self.algorithm.finalize(in_order) if self.algorithm.wants_uploads else RoundResult()
         result.add_seconds(outcome.seconds)
         replies = result.replies.values()

@@ -318,6 +318,9 @@ class ParticipationConfig(ConfigModel):
     late: Literal["drop", "next"] = Field(
         "drop", description="next uses an upload that comes after its round in the next one, with less weight"
     )
+    closing: Literal["all", "sample"] = Field(
+        "all", description="who learns from the last teacher and is evaluated: all clients, or as many as in a round"
+    )
 
 
 class FaultsConfig(ConfigModel):
