@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -56,9 +56,9 @@ class Distillation(ServerAlgorithm):
         upload = decode_upload(reply.payload or b"", header, self._last_teacher)
         validate_label_set(upload, self.context.labels)
         if not self._uses_label_sets:  # a set that the rule does not use would only shield its client from the guard
-            upload = replace(upload, class_counts=None)
+            upload = upload.replace(class_counts=None)
         if reply.round < self._round:
-            upload = replace(upload, weight=upload.weight * late_weight(self._round - reply.round))
+            upload = upload.replace(weight=upload.weight * late_weight(self._round - reply.round))
         self.aggregator.update(upload)
         self._density_aucs += self._density_auc(upload)
         for callback in self.context.callbacks:
