@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from benchmarks.churn import Churn
 from benchmarks.deployment import COMMAND, Deployment, FlowerCommands
 from trustmix import storage
 from trustmix.deploy.superlink import app_folder
@@ -225,11 +226,22 @@ def plain(folder: Path) -> Iterator[tuple[str, str]]:
         flower.close()
 
 
+def churn(folder: Path) -> Iterator[tuple[str, str]]:
+    """Ten nodes that join, leave and crash at random for 20 rounds."""
+    drill = Churn(folder, 10, 20, seed=int(os.environ.get("DRILL_SEED", "0")), deadline=3 * DEADLINE)
+    try:
+        drill.play(PATIENCE)
+        yield "ten nodes join, leave and crash at random for 20 rounds", drill.verify()
+    finally:
+        drill.close()
+
+
 DRILLS: dict[str, Callable[[Path], Iterator[tuple[str, str]]]] = {
     "undisturbed": undisturbed,
     "disturbed": disturbed,
     "large": large,
     "plain": plain,
+    "churn": churn,
 }
 
 
