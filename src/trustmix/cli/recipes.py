@@ -66,7 +66,8 @@ def plan_command(
 ) -> None:
     """Estimate the time, memory and bytes of a run.
 
-    A few steps are timed; nothing is written. Where clients are made on demand, short trial runs are made.
+    A few steps are timed; nothing is written. Where clients are made on demand, short trial runs are made. For a
+    server's recipe, the time is that of one node.
 
     Example: trustmix plan fashion --set rounds=50
     """
@@ -87,6 +88,13 @@ def plan_command(
     stages = f"{format_duration(cost.training_seconds)} training, {format_duration(cost.predicting_seconds)} predicting"
     about = "up to" if loaded.train.public_epochs == "auto" else "about"
     console.print(f"time: {about} {format_duration(cost.seconds)} ({stages})", highlight=False)
+    if cost.node_samples is not None:
+        console.print(
+            "The data of the nodes are not here: the time is that of one node with a machine like this one and "
+            f"{cost.node_samples} samples (split.samples_per_client); the memory is the server's.",
+            soft_wrap=True,
+            highlight=False,
+        )
     if (load := machine_load()) > BUSY:
         console.print(f"The machine is busy, with {load:.0f} times the load of its cores; free cores take less time.")
     if cost.cpu_seconds is not None:
