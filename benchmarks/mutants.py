@@ -3,6 +3,7 @@
     python -m benchmarks.mutants                      60 mutants of each room, resumed where runs/mutants.json ends
     python -m benchmarks.mutants --fresh              the same from the beginning
     python -m benchmarks.mutants wire --seed 1 -n 90  another sample of one room
+    python -m benchmarks.mutants wire --files codecs.py messages.py   a sample of these files of it
     python -m benchmarks.mutants --again survived     the survivors once more, after tests were improved
 
 A mutant is one small change of one expression or statement. It is applied in a copy of the repository, in which the
@@ -198,10 +199,14 @@ def _text_of(replacement: ast.AST | None) -> str:
     return text if alone else f"({text})"
 
 
-def sample_mutants(room: str, number: int, seed: int) -> list[Mutant]:
-    """So many mutants of a room. Which ones depends on the seed and their text; a change elsewhere changes no other."""
+def sample_mutants(room: str, number: int, seed: int, names: Sequence[str] = ()) -> list[Mutant]:
+    """So many mutants of a room, or of its files of these names.
+
+    Which ones depends on the seed and their text; a change elsewhere changes no other.
+    """
     files = sorted((ROOT / "src" / "trustmix" / room).glob("*.py"))
-    unique = {mutant.key: mutant for file in files if file.name != "__init__.py" for mutant in mutants_of(file)}
+    files = [file for file in files if file.name != "__init__.py" and (not names or file.name in names)]
+    unique = {mutant.key: mutant for file in files for mutant in mutants_of(file)}
     order = sorted(unique.values(), key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest())
     return order[:number]
 
@@ -343,7 +348,8 @@ def print_report(results: Sequence[Result], rooms: Sequence[str]) -> None:
 def main() -> None:
     """Test a sample of mutants, write the record after each, and print survivors and scores."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("rooms", nargs="*", default=ROOMS, help="packages of trustmix (all three of the heart)")
+    parser.add_argument("rooms", nargs="*", default=ROOMS, help="packages of trustmix (the three of the heart)")
+    parser.add_argument("--files", nargs="+", default=[], metavar="NAME", help="only files of these names (all)")
     parser.add_argument("-n", "--number", type=int, default=60, help="mutants of each room")
     parser.add_argument("--seed", type=int, default=0, help="which sample")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
@@ -359,7 +365,9 @@ def main() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     results: list[Result] = json.loads(given.out.read_text()) if given.out.exists() else []
-    chosen = [(room, mutant) for room in given.rooms for mutant in sample_mutants(room, given.number, given.seed)]
+    chosen = [
+        (room, mutant) for room in given.rooms for mutant in sample_mutants(room, given.number, given.seed, given.files)
+    ]
 
     def remains(result: Result) -> bool:
         asked = result["room"] in given.rooms and result["seed"] == given.seed
