@@ -20,6 +20,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -42,7 +43,9 @@ ROOMS = ("aggregation", "density", "wire")
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 UNNOTICED = "equivalent"
 TIMEOUT_FACTOR, MIN_TIMEOUT = 6, 60
-"""A mutant may take so many times as long as the tests do without one, and at least so many seconds."""
+"""A mutant may take so many times the CPU time of the tests without one, and at least so many seconds of it."""
+PATIENCE = 20
+"""A mutant that waits for ever has timed out after so many times its CPU time, even if the machine is busy."""
 PRELOADED = ("torch", "scipy.stats", "sklearn", "hypothesis", "pydantic", "zstandard", "safetensors.torch")
 """Libraries that mutants need: they are imported once, before the processes of the mutants are forked."""
 
@@ -221,12 +224,14 @@ class Workplace:
             shutil.copytree(ROOT / part, self.path / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
         shutil.copy(ROOT / "pyproject.toml", self.path)
 
-    def start(self, room: str, mutant: Mutant | None = None) -> ForkProcess:
-        """Run the tests of a room in a process, with the mutant, if there is one, in place."""
+    def start(self, room: str, mutant: Mutant | None = None, seconds: int | None = None) -> ForkProcess:
+        """Run the tests of a room in a process, with the mutant, if there is one, in place, for so much CPU time."""
         if mutant is not None:
             whole = (ROOT / mutant.file).read_bytes()
             self._write(mutant.file, whole[: mutant.start] + mutant.text.encode() + whole[mutant.end :])
-        process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(self.path, room, mutant))
+        process = multiprocessing.get_context("fork").Process(
+            target=_run_tests, args=(self.path, room, mutant, seconds)
+        )
         process.start()
         return process
 
@@ -241,11 +246,13 @@ class Workplace:
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
-def _run_tests(path: Path, room: str, mutant: Mutant | None) -> None:
+def _run_tests(path: Path, room: str, mutant: Mutant | None, seconds: int | None) -> None:
     """Run the tests of a room in a copy of the repository, those of the mutant's own file first."""
     import pytest
     from hypothesis import Phase, settings
 
+    if seconds is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # the kernel ends the process after that
     os.setsid()  # whatever the tests start ends with them
     os.chdir(path)
     sys.path[:0] = [str(path / "src"), str(path)]
@@ -254,22 +261,23 @@ def _run_tests(path: Path, room: str, mutant: Mutant | None) -> None:
     places = [*(place for place in own if Path(place).exists()), f"tests/{room}", f"src/trustmix/{room}"]
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         # one failure is enough: no smaller example of it is searched for
-        settings.register_profile("quick", phases=[Phase.explicit, Phase.generate], database=None)
-        settings.load_profile("quick")
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--hypothesis-seed=0"]
+        settings.register_profile("quick", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+        options += ["--hypothesis-profile=quick", "--hypothesis-seed=0"]
         options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
         code = pytest.main([*options, *places])
     os._exit(int(code))
 
 
 def measure_baseline(workplace: Workplace, room: str) -> float:
-    """Seconds that the tests of a room take without a mutant; they must pass."""
-    began = time.monotonic()
+    """CPU seconds that the tests of a room take without a mutant; they must pass."""
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = workplace.start(room)
     process.join()
     if process.exitcode != 0:
         raise SystemExit(f"The tests of {room} fail without a mutant; run them with pytest first.")
-    return time.monotonic() - began
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
 
 
 def run_mutants(todo: Sequence[tuple[str, Mutant]], jobs: int) -> Iterator[tuple[str, Mutant, str, float]]:
@@ -277,21 +285,24 @@ def run_mutants(todo: Sequence[tuple[str, Mutant]], jobs: int) -> Iterator[tuple
     with tempfile.TemporaryDirectory(prefix="trustmix-mutants-") as directory:
         free = [Workplace(Path(directory), number) for number in range(jobs)]
         limits = {
-            room: max(MIN_TIMEOUT, TIMEOUT_FACTOR * measure_baseline(free[0], room)) for room in {r for r, _ in todo}
+            room: round(max(MIN_TIMEOUT, TIMEOUT_FACTOR * measure_baseline(free[0], room)))
+            for room in {r for r, _ in todo}
         }
         waiting, running = list(reversed(todo)), list[tuple[ForkProcess, Workplace, str, Mutant, float]]()
         try:
             while waiting or running:
                 while waiting and free:
                     workplace, (room, mutant) = free.pop(), waiting.pop()
-                    running.append((workplace.start(room, mutant), workplace, room, mutant, time.monotonic()))
+                    process = workplace.start(room, mutant, limits[room])
+                    running.append((process, workplace, room, mutant, time.monotonic()))
                 wait([process.sentinel for process, *_ in running], timeout=1)
                 for entry in list(running):
                     process, workplace, room, mutant, began = entry
                     seconds = time.monotonic() - began
-                    if process.is_alive() and seconds < limits[room]:
+                    if process.is_alive() and seconds < PATIENCE * limits[room]:
                         continue
-                    status = TIMED_OUT if process.is_alive() else SURVIVED if process.exitcode == 0 else KILLED
+                    late = process.is_alive() or process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL)
+                    status = TIMED_OUT if late else SURVIVED if process.exitcode == 0 else KILLED
                     _end(process)
                     workplace.restore(mutant)
                     running.remove(entry)

@@ -32,7 +32,7 @@ def writer(link: FlowerLink, tmp_path: Path) -> StatusWriter:
     """A run with one client that is connected and one whose key has not been used yet."""
     link.add_node(make_handler("north", tmp_path).handle)
     membership = Membership(link.grid, RUN_INFO, PUBLIC_SET, tmp_path / "nodes.json")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while "north" not in membership.connected and time.monotonic() < end:
         membership.poll_nodes()
         for message in link.grid.pull_messages(list(membership.handshakes)):
