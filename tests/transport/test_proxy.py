@@ -38,7 +38,6 @@ from trustmix.transport.node_auth import UNKNOWN_KEY
 from trustmix.transport.proxy import MAX_BODY_BYTES, MAX_QUERY_BYTES, run_proxy
 from trustmix.transport.quota import UploadQuota
 
-
 TIMEOUT = 300
 """Seconds until a proxy that does not answer is given up."""
 
