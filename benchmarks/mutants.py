@@ -44,6 +44,8 @@ KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 UNNOTICED = "equivalent"
 TIMEOUT_FACTOR, MIN_TIMEOUT = 6, 60
 """A mutant may take so many times the CPU time of the tests without one, and at least so many seconds of it."""
+NO_TESTS = 5
+"""The exit code of pytest if a file has no tests."""
 PATIENCE = 20
 """A mutant that waits for ever has timed out after so many times its CPU time, even if the machine is busy."""
 PRELOADED = ("torch", "scipy.stats", "sklearn", "hypothesis", "pydantic", "zstandard", "safetensors.torch")
@@ -247,26 +249,38 @@ class Workplace:
 
 
 def _run_tests(path: Path, room: str, mutant: Mutant | None, seconds: int | None) -> None:
-    """Run the tests of a room in a copy of the repository, those of the mutant's own file first."""
-    import pytest
-    from hypothesis import Phase, settings
-
+    """Run the tests of a room in a copy of the repository, those of the mutant's own file first, which are quick."""
     if seconds is not None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # the kernel ends the process after that
     os.setsid()  # whatever the tests start ends with them
     os.chdir(path)
     sys.path[:0] = [str(path / "src"), str(path)]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
-    own = [] if mutant is None else [f"tests/{room}/test_{Path(mutant.file).name}"]
-    places = [*(place for place in own if Path(place).exists()), f"tests/{room}", f"src/trustmix/{room}"]
+    if mutant is not None:
+        own = [place for place in (f"tests/{room}/test_{Path(mutant.file).name}", mutant.file) if Path(place).exists()]
+        child = os.fork()
+        if child == 0:
+            os._exit(_pytest(own))
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code < 0:
+            os.kill(os.getpid(), -code)
+        if code not in (0, NO_TESTS):
+            os._exit(code)
+    os._exit(_pytest([f"tests/{room}", f"src/trustmix/{room}"]))
+
+
+def _pytest(places: Sequence[str]) -> int:
+    """The exit code of pytest with the tests at some places, without a word."""
+    import pytest
+    from hypothesis import Phase, settings
+
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         # one failure is enough: no smaller example of it is searched for
         settings.register_profile("quick", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
         options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
         options += ["--hypothesis-profile=quick", "--hypothesis-seed=0"]
         options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
-        code = pytest.main([*options, *places])
-    os._exit(int(code))
+        return int(pytest.main([*options, *places]))
 
 
 def measure_baseline(workplace: Workplace, room: str) -> float:
