@@ -11,6 +11,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*  ##' $(MAKEFILE_LIST) | sed 's/:[^#]*## /: /'
+	@echo 'one test: $(BIN)/python -m pytest tests/wire/test_codecs.py -k simplex'
+	@echo 'one room: $(BIN)/python -m pytest tests/wire src/trustmix/wire'
 
 demo: $(VENV)/.core  ## the main job on built-in data, with a report
 	$(BIN)/trustmix demo --out demo
@@ -27,7 +29,7 @@ test-slow: $(VENV)/.all  ## the slow tier alone: Ray, deployments, kill drills, 
 
 test-all: test test-slow  ## both tiers
 
-busy: $(VENV)/.dev  ## the quick tier ten times beside eight busy processes
+busy: $(VENV)/.dev  ## the quick tier ten times beside eight busy processes; an hour
 	$(BIN)/python -m benchmarks.busy --times 10 make test
 
 lint: $(VENV)/.dev  ## ruff and mypy

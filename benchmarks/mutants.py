@@ -3,6 +3,7 @@
     python -m benchmarks.mutants                      60 mutants of each room, resumed where runs/mutants.json ends
     python -m benchmarks.mutants --fresh              the same from the beginning
     python -m benchmarks.mutants wire --seed 1 -n 90  another sample of one room
+    python -m benchmarks.mutants wire --files codecs.py messages.py   a sample of these files of it
     python -m benchmarks.mutants --again survived     the survivors once more, after tests were improved
 
 A mutant is one small change of one expression or statement. It is applied in a copy of the repository, in which the
@@ -19,6 +20,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -41,7 +43,11 @@ ROOMS = ("aggregation", "density", "wire")
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 UNNOTICED = "equivalent"
 TIMEOUT_FACTOR, MIN_TIMEOUT = 6, 60
-"""A mutant may take so many times as long as the tests do without one, and at least so many seconds."""
+"""A mutant may take so many times the CPU time of the tests without one, and at least so many seconds of it."""
+NO_TESTS = 5
+"""The exit code of pytest if a file has no tests."""
+PATIENCE = 20
+"""A mutant that waits for ever has timed out after so many times its CPU time, even if the machine is busy."""
 PRELOADED = ("torch", "scipy.stats", "sklearn", "hypothesis", "pydantic", "zstandard", "safetensors.torch")
 """Libraries that mutants need: they are imported once, before the processes of the mutants are forked."""
 
@@ -198,10 +204,14 @@ def _text_of(replacement: ast.AST | None) -> str:
     return text if alone else f"({text})"
 
 
-def sample_mutants(room: str, number: int, seed: int) -> list[Mutant]:
-    """So many mutants of a room. Which ones depends on the seed and their text; a change elsewhere changes no other."""
+def sample_mutants(room: str, number: int, seed: int, names: Sequence[str] = ()) -> list[Mutant]:
+    """So many mutants of a room, or of its files of these names.
+
+    Which ones depends on the seed and their text; a change elsewhere changes no other.
+    """
     files = sorted((ROOT / "src" / "trustmix" / room).glob("*.py"))
-    unique = {mutant.key: mutant for file in files if file.name != "__init__.py" for mutant in mutants_of(file)}
+    files = [file for file in files if file.name != "__init__.py" and (not names or file.name in names)]
+    unique = {mutant.key: mutant for file in files for mutant in mutants_of(file)}
     order = sorted(unique.values(), key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest())
     return order[:number]
 
@@ -216,12 +226,14 @@ class Workplace:
             shutil.copytree(ROOT / part, self.path / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
         shutil.copy(ROOT / "pyproject.toml", self.path)
 
-    def start(self, room: str, mutant: Mutant | None = None) -> ForkProcess:
-        """Run the tests of a room in a process, with the mutant, if there is one, in place."""
+    def start(self, room: str, mutant: Mutant | None = None, seconds: int | None = None) -> ForkProcess:
+        """Run the tests of a room in a process, with the mutant, if there is one, in place, for so much CPU time."""
         if mutant is not None:
             whole = (ROOT / mutant.file).read_bytes()
             self._write(mutant.file, whole[: mutant.start] + mutant.text.encode() + whole[mutant.end :])
-        process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(self.path, room, mutant))
+        process = multiprocessing.get_context("fork").Process(
+            target=_run_tests, args=(self.path, room, mutant, seconds)
+        )
         process.start()
         return process
 
@@ -236,35 +248,50 @@ class Workplace:
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
-def _run_tests(path: Path, room: str, mutant: Mutant | None) -> None:
-    """Run the tests of a room in a copy of the repository, those of the mutant's own file first."""
-    import pytest
-    from hypothesis import Phase, settings
-
+def _run_tests(path: Path, room: str, mutant: Mutant | None, seconds: int | None) -> None:
+    """Run the tests of a room in a copy of the repository, those of the mutant's own file first, which are quick."""
+    if seconds is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # the kernel ends the process after that
     os.setsid()  # whatever the tests start ends with them
     os.chdir(path)
     sys.path[:0] = [str(path / "src"), str(path)]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
-    own = [] if mutant is None else [f"tests/{room}/test_{Path(mutant.file).name}"]
-    places = [*(place for place in own if Path(place).exists()), f"tests/{room}", f"src/trustmix/{room}"]
+    if mutant is not None:
+        own = [place for place in (f"tests/{room}/test_{Path(mutant.file).name}", mutant.file) if Path(place).exists()]
+        child = os.fork()
+        if child == 0:
+            os._exit(_pytest(own))
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code < 0:
+            os.kill(os.getpid(), -code)
+        if code not in (0, NO_TESTS):
+            os._exit(code)
+    os._exit(_pytest([f"tests/{room}", f"src/trustmix/{room}"]))
+
+
+def _pytest(places: Sequence[str]) -> int:
+    """The exit code of pytest with the tests at some places, without a word."""
+    import pytest
+    from hypothesis import Phase, settings
+
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         # one failure is enough: no smaller example of it is searched for
-        settings.register_profile("quick", phases=[Phase.explicit, Phase.generate], database=None)
-        settings.load_profile("quick")
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--hypothesis-seed=0"]
+        settings.register_profile("quick", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+        options += ["--hypothesis-profile=quick", "--hypothesis-seed=0"]
         options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
-        code = pytest.main([*options, *places])
-    os._exit(int(code))
+        return int(pytest.main([*options, *places]))
 
 
 def measure_baseline(workplace: Workplace, room: str) -> float:
-    """Seconds that the tests of a room take without a mutant; they must pass."""
-    began = time.monotonic()
+    """CPU seconds that the tests of a room take without a mutant; they must pass."""
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = workplace.start(room)
     process.join()
     if process.exitcode != 0:
         raise SystemExit(f"The tests of {room} fail without a mutant; run them with pytest first.")
-    return time.monotonic() - began
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
 
 
 def run_mutants(todo: Sequence[tuple[str, Mutant]], jobs: int) -> Iterator[tuple[str, Mutant, str, float]]:
@@ -272,21 +299,24 @@ def run_mutants(todo: Sequence[tuple[str, Mutant]], jobs: int) -> Iterator[tuple
     with tempfile.TemporaryDirectory(prefix="trustmix-mutants-") as directory:
         free = [Workplace(Path(directory), number) for number in range(jobs)]
         limits = {
-            room: max(MIN_TIMEOUT, TIMEOUT_FACTOR * measure_baseline(free[0], room)) for room in {r for r, _ in todo}
+            room: round(max(MIN_TIMEOUT, TIMEOUT_FACTOR * measure_baseline(free[0], room)))
+            for room in {r for r, _ in todo}
         }
         waiting, running = list(reversed(todo)), list[tuple[ForkProcess, Workplace, str, Mutant, float]]()
         try:
             while waiting or running:
                 while waiting and free:
                     workplace, (room, mutant) = free.pop(), waiting.pop()
-                    running.append((workplace.start(room, mutant), workplace, room, mutant, time.monotonic()))
+                    process = workplace.start(room, mutant, limits[room])
+                    running.append((process, workplace, room, mutant, time.monotonic()))
                 wait([process.sentinel for process, *_ in running], timeout=1)
                 for entry in list(running):
                     process, workplace, room, mutant, began = entry
                     seconds = time.monotonic() - began
-                    if process.is_alive() and seconds < limits[room]:
+                    if process.is_alive() and seconds < PATIENCE * limits[room]:
                         continue
-                    status = TIMED_OUT if process.is_alive() else SURVIVED if process.exitcode == 0 else KILLED
+                    late = process.is_alive() or process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL)
+                    status = TIMED_OUT if late else SURVIVED if process.exitcode == 0 else KILLED
                     _end(process)
                     workplace.restore(mutant)
                     running.remove(entry)
@@ -343,7 +373,8 @@ def print_report(results: Sequence[Result], rooms: Sequence[str]) -> None:
 def main() -> None:
     """Test a sample of mutants, write the record after each, and print survivors and scores."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("rooms", nargs="*", default=ROOMS, help="packages of trustmix (all three of the heart)")
+    parser.add_argument("rooms", nargs="*", default=ROOMS, help="packages of trustmix (the three of the heart)")
+    parser.add_argument("--files", nargs="+", default=[], metavar="NAME", help="only files of these names (all)")
     parser.add_argument("-n", "--number", type=int, default=60, help="mutants of each room")
     parser.add_argument("--seed", type=int, default=0, help="which sample")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
@@ -359,7 +390,9 @@ def main() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     results: list[Result] = json.loads(given.out.read_text()) if given.out.exists() else []
-    chosen = [(room, mutant) for room in given.rooms for mutant in sample_mutants(room, given.number, given.seed)]
+    chosen = [
+        (room, mutant) for room in given.rooms for mutant in sample_mutants(room, given.number, given.seed, given.files)
+    ]
 
     def remains(result: Result) -> bool:
         asked = result["room"] in given.rooms and result["seed"] == given.seed

@@ -16,9 +16,10 @@ os.environ["XDG_CACHE_HOME"] = TEMPORARY
 import torch
 
 torch.set_num_threads(1)
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("patient", deadline=None)  # how long an example takes says nothing on a busy machine
+# how long an example takes, or takes to be drawn, says nothing on a busy machine
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 from collections import Counter
@@ -27,13 +28,20 @@ import pytest
 
 BROWSER = "open_page"
 """The fixture of tests that need a browser, all of which are slow."""
+HEART = {"aggregation", "density"}
+"""The rooms whose coverage is measured."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in a browser belong to the slow tier."""
+    """Tests in a browser belong to the slow tier; the heart is covered by its own tests, so that others are not traced.
+
+    Tracing makes code that calls many small functions slower by a third.
+    """
     for item in items:
         if BROWSER in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+        if item.path.parent.name not in HEART:
+            item.add_marker(pytest.mark.no_cover)
 
 
 def pytest_unconfigure() -> None:

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,12 @@ class Import(NamedTuple):
     place: str
 
 
-def imports() -> Iterator[Import]:
+@cache
+def imports() -> tuple[Import, ...]:
+    return tuple(find_imports())
+
+
+def find_imports() -> Iterator[Import]:
     for file in sorted(SOURCE.rglob("*.py")):
         path = file.relative_to(SOURCE)
         if path != Path("__init__.py"):

@@ -1,8 +1,11 @@
 """Every example runs as a script, and shows what it promises."""
 
+import io
 import re
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -11,10 +14,23 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def output(name: str, folder: Path) -> str:
-    """What an example prints when it is started in a folder of its own, without errors and warnings."""
-    done = subprocess.run([sys.executable, EXAMPLES / name], cwd=folder, capture_output=True, text=True, check=False)
+    """What an example prints when it is run as a script in a folder of its own, without errors and warnings."""
+    printed, complaints = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(complaints):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [name])
+        patch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+        patch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert complaints.getvalue() == ""
+    return printed.getvalue()
+
+
+def test_an_example_is_a_script(tmp_path: Path) -> None:
+    command = [sys.executable, EXAMPLES / "mix_arrays.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    assert done.stdout == output("mix_arrays.py", tmp_path)
 
 
 def percents(text: str) -> list[float]:
@@ -73,5 +89,5 @@ def test_something_of_ones_own_takes_one_file_of_at_most_forty_lines(name: str) 
 
 
 def test_no_example_is_left_out() -> None:
-    tested = re.findall(r'output\("(\w+\.py)"', Path(__file__).read_text())
+    tested = set(re.findall(r'output\("(\w+\.py)"', Path(__file__).read_text()))
     assert sorted(tested) == sorted(file.name for file in EXAMPLES.glob("*.py"))

@@ -80,7 +80,7 @@ def test_a_folder_is_held_by_one_and_others_are_refused_or_wait(tmp_path: Path) 
 def test_a_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
     hold = (
         "import sys, time\nfrom pathlib import Path\nfrom trustmix.storage import lock_directory\n"
-        "with lock_directory(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+        "with lock_directory(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None

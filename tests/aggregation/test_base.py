@@ -247,3 +247,22 @@ def test_guards_of_other_bounds_are_not_merged() -> None:
 def test_counts_that_cannot_be_are_refused(counts: list[float]) -> None:
     with pytest.raises(TrustmixError, match="client north: class counts"):
         Upload.from_arrays("north", [[0.5, 0.5]], class_counts=counts)
+
+
+def test_uploads_rules_and_teachers_say_what_they_are() -> None:
+    upload = uploads()[0]
+    assert repr(upload) == "<Upload of 0: predictions and scores and class_counts, 12 x 4>"
+    assert repr(replace(upload, scores=None, class_counts=None)) == "<Upload of 0: predictions, 12 x 4>"
+    rule = Accumulator(tau=0.5)
+    rule.update(upload)
+    assert repr(rule).endswith(": 1 uploads so far>")
+    assert repr(rule.compute()) == "<Teacher of 12 samples x 4 classes: 1.0 of 1 clients, effectively>"
+    assert rule.report() == {}
+
+
+def test_what_a_guard_estimates_is_what_it_computes() -> None:
+    rule = folded(GuardedAggregator(Accumulator(tau=0.5)), uploads())
+    probabilities, concentration = rule.estimate()
+    found = rule.compute()
+    torch.testing.assert_close(found.probabilities, probabilities.float())
+    torch.testing.assert_close(found.concentration, concentration.float())

@@ -13,6 +13,7 @@ from trustmix.aggregation.robust_trust import (
     CLIP,
     MIN_VOTERS,
     N_ITERATIONS,
+    Holders,
     bounded_votes,
     class_estimates,
     clipped_mean,
@@ -250,3 +251,17 @@ def test_a_second_upload_of_a_client_is_refused() -> None:
     rule.update(Upload.from_arrays("north", *HONEST[0]))
     with pytest.raises(TrustmixError, match="client north: a client has one upload a round"):
         rule.update(Upload.from_arrays("north", *HONEST[0]))
+
+
+def test_of_many_holders_some_are_drawn_and_of_few_all() -> None:
+    held = torch.zeros(9, 3, dtype=torch.bool)
+    held[:, 0], held[:2, 1], held[:5, 2] = True, True, True
+    holders, generator = Holders(held), np.random.default_rng(0)
+    assert holders.draw(9, generator) is None
+    drawn = holders.draw(4, generator)
+    assert drawn is not None
+    assert drawn[1].tolist() == [0, 1, 2, 3]
+    for class_, count in ((0, 9), (2, 5)):
+        seats = drawn[class_].tolist()
+        assert len(set(seats)) == 4
+        assert set(seats) <= set(range(count))

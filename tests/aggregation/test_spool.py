@@ -69,6 +69,8 @@ def test_uploads_come_back_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) -
         Upload.from_arrays("a", np.array([[0.9, 0.1], [0.5, 0.5]], "f4"), [1.0, -np.inf]),
         Upload.from_arrays("b", torch.tensor([[0.25, 0.75], [0.5, 0.5]]).double(), class_counts=[3, 0]),
         Upload.from_arrays("c", torch.tensor([[0.25, 0.75], [1.0, 0.0]]).bfloat16(), [2.0, 0.1]),
+        Upload.from_arrays("d", np.array([[0.3, 0.7], [0.6, 0.4]], "f4")),
+        Upload.from_arrays("e", np.array([[0.2, 0.8], [0.1, 0.9]], "f4"), [0.0, 4.0]),
     ]
     kept = UploadSpool()
     for one in given_:

@@ -50,6 +50,7 @@ def recorded(folder: Path, tracker: str, place: str) -> list[dict[str, Any]]:
 NO_TRACKERS = "no trackers are installed: pip install 'trustmix[track]'"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason=NO_TRACKERS)
 def test_tensorboard_has_every_round_once_after_a_resume(tmp_path: Path) -> None:
     lines = recorded(tmp_path, "tensorboard", "tb")
@@ -67,6 +68,7 @@ print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag 
     assert [value for _, value in found["seconds/train"]] == pytest.approx([line["seconds"]["train"] for line in lines])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason=NO_TRACKERS)
 def test_mlflow_has_one_run_with_every_round_once_after_a_resume(tmp_path: Path) -> None:
     lines = recorded(tmp_path, "mlflow", "sqlite:///mlflow.db")

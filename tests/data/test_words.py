@@ -44,6 +44,7 @@ def test_a_csv_of_texts_runs_and_predicts_without_transformers(tmp_path: Path, m
         "rounds": 1,
         "split": {"classes_per_client": 2, "samples_per_client": 40},
         "public": {"samples": 20},
+        "engine": {"mode": "sequential"},
     }
     history = tm.run(recipe, out=tmp_path / "run")
     assert history.best_accuracy is not None

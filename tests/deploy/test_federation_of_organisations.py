@@ -20,7 +20,7 @@ from trustmix.transport.flower_processes import free_port
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT = 300
+TIMEOUT = 600
 HOSPITALS = ["east", "north", "south", "west"]
 CLASSES = ["healthy", "ill", "unclear"]
 RECIPE = """
@@ -35,7 +35,7 @@ samples = 60
 [train]
 first_epochs = 3
 [participation]
-deadline = 120
+deadline = 600
 """
 MODEL = "import torch\n\ndef build(shape, classes):\n    return torch.nn.Linear(shape[0], classes)\n"
 

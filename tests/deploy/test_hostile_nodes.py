@@ -19,8 +19,10 @@ from .hostile_node import HostileNode
 pytestmark = pytest.mark.slow
 
 HONEST = ["0", "1"]
-SETTINGS = ["clients=3", "rounds=2", "split.classes_per_client=4", "participation.deadline=20"]
-TIMEOUT = 240
+DEADLINE = 60
+"""Seconds that an honest node on a busy machine does not need, and that a node which never answers costs."""
+SETTINGS = ["clients=3", "rounds=2", "split.classes_per_client=4", f"participation.deadline={DEADLINE}"]
+TIMEOUT = 600
 MEGABYTES = 200
 """Of a reply that is too large; a reply of the demo has less than one."""
 
@@ -68,7 +70,7 @@ def test_a_node_that_announces_answers_and_never_sends_them_costs_no_more_than_t
             node.announce(message, pack_record({"client": "mallory", "round": 1}, b"x" * 1000))
 
     first, _ = attack(deployment, mallory(deployment, answer))
-    assert first["failed"] == {"mallory": "no answer within 20 s"}
+    assert first["failed"] == {"mallory": f"no answer within {DEADLINE} s"}
 
 
 def test_a_reason_with_markup_and_control_characters_does_not_end_the_run(deployment: Deployment) -> None:

@@ -15,7 +15,7 @@ from trustmix.transport.refusal import CLASSES, DATA
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT = 240
+TIMEOUT = 600
 RECIPE = """
 clients = 2
 rounds = 2
@@ -31,7 +31,7 @@ hidden = [4]
 [train]
 first_epochs = 1
 [participation]
-deadline = 60
+deadline = 600
 """
 SLOW_MODEL = """
 import time

@@ -32,7 +32,7 @@ def writer(link: FlowerLink, tmp_path: Path) -> StatusWriter:
     """A run with one client that is connected and one whose key has not been used yet."""
     link.add_node(make_handler("north", tmp_path).handle)
     membership = Membership(link.grid, RUN_INFO, PUBLIC_SET, tmp_path / "nodes.json")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while "north" not in membership.connected and time.monotonic() < end:
         membership.poll_nodes()
         for message in link.grid.pull_messages(list(membership.handshakes)):
@@ -68,7 +68,9 @@ def test_the_status_names_who_is_awaited_who_is_absent_and_what_was_spent(writer
 
 
 def test_metrics_are_what_prometheus_reads(writer: StatusWriter) -> None:
-    parser = pytest.importorskip("prometheus_client.parser", reason="pip install prometheus-client")
+    parser = pytest.importorskip(
+        "prometheus_client.parser", reason="prometheus_client is not installed: pip install prometheus-client"
+    )
     writer.add(LINE)
     text = format_metrics(read_status(writer.folder), time.time())
     families = {family.name: family for family in parser.text_string_to_metric_families(text)}

@@ -38,7 +38,8 @@ def test_the_engine_in_a_network_namespace_of_its_own(tmp_path: Path) -> None:
     namespace = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
     loopback = subprocess.run([*namespace, "ip", "link", "set", "lo", "up"], capture_output=True, text=True)
     if loopback.returncode:
-        pytest.skip(f"no network namespace can be made here: {loopback.stderr.strip()}")
+        reason = f"no network namespace can be made here ({loopback.stderr.strip()})"
+        pytest.skip(f"{reason}: run the tests as root, in a container with --cap-add SYS_ADMIN")
     script = 'ip link set lo up && exec "$@"'
     # Ray leaves files and processes to the garbage collector
     command = [

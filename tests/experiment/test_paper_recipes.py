@@ -21,7 +21,10 @@ from trustmix.learners import TrainingJob
 from trustmix.learners.training import predict
 from trustmix.wire import encode_teacher
 
-SMALL = ["clients=6", "rounds=2", "split.samples_per_client=40", "public.samples=60", "train.public_epochs=1"]
+SMALL = [
+    *("clients=6", "rounds=2", "split.samples_per_client=40", "public.samples=60", "train.public_epochs=1"),
+    "engine.mode=sequential",
+]
 
 
 def pictures(path: Path, classes: int, each: int) -> Path:

@@ -12,7 +12,7 @@ from trustmix import Labelled, Training
 from trustmix.density import roc_auc
 from trustmix.engines import ExecutionPlan
 from trustmix.federation import DiskStore, Request
-from trustmix.learners import TrainingJob
+from trustmix.learners import DeviceConfig, TrainingJob
 from trustmix.learners import discriminator as module
 from trustmix.learners.discriminator import (
     FOLDS,
@@ -22,6 +22,7 @@ from trustmix.learners.discriminator import (
     count_steps,
 )
 from trustmix.learners.training import predict
+from trustmix.seeds import torch_generator
 from trustmix.wire import decode_upload
 
 CENTRES = 3 * torch.eye(4, 8)
@@ -101,6 +102,27 @@ def test_batches_are_half_private_and_pass_over_the_larger_side_in_every_epoch()
     assert counts[30:].tolist() == [3] * 100
     assert sorted(set(counts[:30].tolist())) == [10]
     assert len(order) == -(-3 * 100 // 8)
+
+
+def test_batches_and_seed_of_a_discriminator_come_from_a_stream_of_its_own() -> None:
+    private, seen = samples(30, [0, 1], 2), len(PUBLIC) // FOLDS
+    jobs = module.train_discriminators(
+        network,
+        private,
+        samples(9, [0, 1], 3),
+        PUBLIC.inputs,
+        client="a",
+        seed=4,
+        architecture=None,
+        training=Training(batch=16),
+        hardware=DeviceConfig(),
+    )
+    for fold, job in enumerate(jobs):
+        draws = torch_generator(4, "discriminator", "a", fold)
+        expected = balanced_batches(len(private), len(PUBLIC) - seen, 16, module.EPOCHS, draws)
+        assert [batch.tolist() for batch in job.order] == [batch.tolist() for batch in expected]
+        assert job.seed == int(torch.randint(2**62, (1,), generator=draws))
+        assert job.targets.tolist() == [1] * len(private) + [0] * (len(PUBLIC) - seen)
 
 
 def test_the_steps_that_are_foreseen_are_those_that_are_trained() -> None:

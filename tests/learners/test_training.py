@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trustmix.data import Augment, augment_batch
 from trustmix.engines.vectorized import stack_key
 from trustmix.learners import DeviceConfig, Training, TrainingJob, train
-from trustmix.learners.training import batches, predict
+from trustmix.learners.training import batches, predict, token_lengths
 
 
 @settings(deadline=None)
@@ -20,6 +20,20 @@ def test_every_text_is_in_exactly_one_batch_of_an_epoch(sizes: list[int], size: 
     assert sorted(torch.cat(parts).tolist()) == list(range(len(sizes)))
     assert all(len(part) <= size + 1 for part in parts)
     assert len(sizes) == 1 or all(len(part) > 1 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes"), [(1, [1]), (4, [4]), (5, [5]), (6, [4, 2]), (8, [4, 4]), (9, [4, 5]), (10, [4, 4, 2])]
+)
+def test_a_last_batch_of_one_joins_the_one_before(samples: int, sizes: list[int]) -> None:
+    assert [len(part) for part in batches(samples, 4, torch.Generator())] == sizes
+
+
+def test_the_length_of_a_text_counts_every_token_and_no_padding() -> None:
+    found = token_lengths(torch.tensor([[0, 7, -1], [5, -1, -1], [0, 0, 0]], dtype=torch.int16))
+    assert found is not None
+    assert found.tolist() == [2, 1, 3]
+    assert token_lengths(torch.tensor([[0, 7, 1]])) is None, "texts that are all of one length need no sorting"
 
 
 def test_sorting_by_length_saves_most_of_the_padding_and_keeps_epochs_different() -> None:

@@ -389,6 +389,7 @@ def test_scaffold_refuses_adam_with_the_reason() -> None:
 def test_a_recipe_runs_it_into_a_run_directory_and_resumes(method: str, tmp_path: Path) -> None:
     changes = ["clients=4", "rounds=3", "split.samples_per_client=100", "split.classes_per_client=9"]
     changes += ["public.samples=60", "train.optimizer=sgd", "train.lr=0.3", f"rule={method}", "train.epochs=3"]
+    changes += ["engine.mode=sequential"]
     recipe = Recipe.load("demo", changes)
     history = run(recipe, out=tmp_path / "run")
     assert history.rounds[-1].method == method

@@ -38,7 +38,8 @@ def build(name: str, classes: int = 3, client: str = "0") -> ClassifierModel:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_named_classifier_is_restored_from_its_state_to_the_same_logits(name: str) -> None:
-    pytest.importorskip({"xgboost": "xgboost", "lightgbm": "lightgbm"}.get(name, "sklearn"))
+    library = name if name in ("xgboost", "lightgbm") else "sklearn"
+    pytest.importorskip(library, reason=f"{library} is not installed: pip install 'trustmix[sklearn,boosting]'")
     model, again = build(name), build(name)
     model.fit(X, Y, seed=7)
     again.load_state_dict(model.state_dict())

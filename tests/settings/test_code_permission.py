@@ -23,7 +23,13 @@ Path(__file__).with_name("was_run").touch()
 def build(shape, classes):
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes))
 """
-SMALL = {"data": {"name": "digits"}, "clients": 5, "rounds": 1, "split": {"samples_per_client": 40}}
+SMALL = {
+    "data": {"name": "digits"},
+    "clients": 5,
+    "rounds": 1,
+    "split": {"samples_per_client": 40},
+    "engine": {"mode": "sequential"},
+}
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ import socket
 import ssl
 import stat
 import subprocess
+import threading
 import time
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -37,6 +38,9 @@ from trustmix.transport.node_auth import UNKNOWN_KEY
 from trustmix.transport.proxy import MAX_BODY_BYTES, MAX_QUERY_BYTES, run_proxy
 from trustmix.transport.quota import UploadQuota
 
+TIMEOUT = 300
+"""Seconds until a proxy that does not answer is given up."""
+
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,10 +52,18 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def proxy(keys: Path) -> Iterator[str]:
     """A proxy without a SuperLink behind it."""
-    ports = [free_port(), free_port()]
-    with run_proxy("127.0.0.1", ports[0], f"127.0.0.1:{ports[1]}", ServerKeys(keys / "server")) as ready:
+    port = free_port()
+    with silent_port() as behind, run_proxy("127.0.0.1", port, behind, ServerKeys(keys / "server")) as ready:
         ready.set()
-        yield f"https://127.0.0.1:{ports[0]}"
+        yield f"https://127.0.0.1:{port}"
+
+
+@contextmanager
+def silent_port() -> Iterator[str]:
+    """An address that nobody listens at, nor will as long as this lasts."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -62,10 +74,10 @@ def quota() -> UploadQuota:
 @pytest.fixture
 def counting_proxy(keys: Path, quota: UploadQuota) -> Iterator[str]:
     """A proxy with a quota for each node, without a SuperLink behind it."""
-    ports = [free_port(), free_port()]
-    with run_proxy("127.0.0.1", ports[0], f"127.0.0.1:{ports[1]}", ServerKeys(keys / "server"), quota) as ready:
+    port = free_port()
+    with silent_port() as behind, run_proxy("127.0.0.1", port, behind, ServerKeys(keys / "server"), quota) as ready:
         ready.set()
-        yield f"https://127.0.0.1:{ports[0]}"
+        yield f"https://127.0.0.1:{port}"
 
 
 def signed_headers(keys: Path, node: str = "north", signed_at: datetime | None = None) -> dict[str, str]:
@@ -84,7 +96,7 @@ def post(keys: Path, url: str, content: bytes | Iterator[bytes] = b"", headers: 
     """The status of the response to a request; by default one that node north has signed."""
     context = ssl.create_default_context(cafile=str(keys / "north" / "ca.crt"))
     headers = signed_headers(keys) if headers is None else headers
-    return httpx.post(url, content=content, headers=headers, verify=context, timeout=60).status_code
+    return httpx.post(url, content=content, headers=headers, verify=context, timeout=TIMEOUT).status_code
 
 
 REFUSED = (
@@ -134,7 +146,7 @@ def test_a_request_that_no_registered_key_has_signed_is_refused_before_its_body_
 
 def connect(keys: Path, proxy: str) -> ssl.SSLSocket:
     context = ssl.create_default_context(cafile=str(keys / "north" / "ca.crt"))
-    raw = socket.create_connection(("127.0.0.1", int(proxy.rpartition(":")[2])), timeout=60)
+    raw = socket.create_connection(("127.0.0.1", int(proxy.rpartition(":")[2])), timeout=TIMEOUT)
     return context.wrap_socket(raw, server_hostname="127.0.0.1")
 
 
@@ -189,8 +201,16 @@ def test_a_node_has_few_connections(keys: Path, counting_proxy: str, monkeypatch
     monkeypatch.setattr("trustmix.transport.proxy.MAX_CONNECTIONS_PER_NODE", 2)
     lines = [f"{name}: {value}" for name, value in signed_headers(keys).items()]
     head = "\r\n".join(["POST /v1/fleet/push-object HTTP/1.1", "Host: x", "Content-Length: 900", *lines, "", ""])
-    monkeypatch.setattr("trustmix.transport.proxy.Proxy._forward", wait_long)
+    over = threading.Event()
+
+    async def wait(*_: object) -> Response:
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+        return Response()
+
+    monkeypatch.setattr("trustmix.transport.proxy.Proxy._forward", wait)
     with ExitStack() as stack:
+        stack.callback(over.set)
         connections = [stack.enter_context(connect(keys, counting_proxy)) for _ in range(4)]
         for connection in connections:
             connection.sendall(head.encode())
@@ -200,13 +220,8 @@ def test_a_node_has_few_connections(keys: Path, counting_proxy: str, monkeypatch
         assert not is_closed(connections[3])
 
 
-async def wait_long(*_: object) -> Response:
-    await asyncio.sleep(10)
-    return Response()
-
-
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side ends the connection within a minute."""
+    """Whether the other side ends the connection before the time of the socket is over."""
     try:
         return connection.recv(1) == b""
     except TimeoutError:

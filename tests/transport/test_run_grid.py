@@ -96,11 +96,9 @@ def test_a_reply_that_is_announced_but_not_sent_does_not_hold_the_server() -> No
     link = StubLink(make_reply())
     missing, link.delivered = link.delivered, set()
     grid = connect(link)
-    begin = time.monotonic()
     assert pull(grid) == []
     assert pull(grid) == []
-    assert time.monotonic() - begin < 60, "Flower's own grid waits for hours"
-    assert link.pulls == 2, "one query for each poll, however many objects were announced"
+    assert link.pulls == 2, "one query for each poll, however many objects were announced; Flower's own grid goes on"
     link.delivered = missing
     (message,) = pull(grid)
     assert message.has_content()
