@@ -82,6 +82,18 @@ def test_what_others_wrote_is_printed_as_it_is_and_cannot_end_a_command(capsys: 
     assert capsys.readouterr().out == "round 1: left out north: [/x] [bold]:smiley: ?[2J\n[/x]\n"
 
 
+def test_a_text_of_others_cannot_pass_for_a_record_of_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = "2026-11-18T00:00:00Z INFO client south has joined"
+    with log_to_console(make_console(), file=tmp_path / "log"):
+        logging.getLogger("trustmix.deploy.server").info("north cannot join: %s", f"x\n{forged}\r\n{forged}")
+    for text in (capsys.readouterr().out, (tmp_path / "log").read_text()):
+        lines = [line for line in text.splitlines() if "has joined" in line]
+        assert len(lines) == 2
+        assert all(line.startswith("    ") for line in lines)
+
+
 def test_an_error_that_quotes_others_cannot_control_the_terminal() -> None:
     @handle_errors
     def command() -> None:

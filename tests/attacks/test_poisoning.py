@@ -151,22 +151,22 @@ def experts(holders: int) -> tuple[list[Upload], torch.Tensor]:
     return found, label
 
 
-def test_shift_moves_more_labels_than_lies_that_cost_precision_and_none_of_its_liars_is_noticed() -> None:
+def test_stealth_moves_more_labels_than_lies_that_cost_precision_and_none_of_its_liars_is_noticed() -> None:
     honest, label = experts(8)
     clean = float((liars_against("shift", honest, 0)[0] == label).double().mean())
-    right = {kind: liars_against(kind, honest, 4) for kind in ("shift", "flip", "least-likely")}
+    right = {kind: liars_against(kind, honest, 4) for kind in ("stealth", "flip", "least-likely")}
     accuracy = {kind: float((found == label).double().mean()) for kind, (found, _) in right.items()}
-    assert accuracy["shift"] < min(accuracy["flip"], accuracy["least-likely"], clean) - 0.02
-    assert not any("liar" in client for client in right["shift"][1].report())
+    assert accuracy["stealth"] < min(accuracy["flip"], accuracy["least-likely"], clean) - 0.01
+    assert not any("liar" in client for client in right["stealth"][1].report())
 
 
-def test_capture_takes_classes_whose_honest_holders_it_outnumbers_and_no_others() -> None:
+def test_capture_takes_a_class_with_one_honest_holder_from_few_clients_and_no_others() -> None:
     honest, label = experts(4)
     few = [one for one in honest if float(one.predictions[:, 0].max()) == 0][:8] + honest[:1]  # one holder of class 0
     found, _ = liars_against("capture", few, 3)
     recall = [float((found == c)[label == c].double().mean()) for c in range(CLASSES)]
     assert recall[0] < 0.3
-    assert max(recall) > 0.6
+    assert min(recall[1:]) > 0.5
 
 
 def test_erase_contradicts_the_holders_of_the_rarest_class_alone() -> None:

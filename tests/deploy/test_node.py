@@ -203,6 +203,8 @@ def test_a_server_makes_a_node_import_neither_a_rule_nor_a_function(tmp_path: Pa
         ('[data]\nname = "digits"\n[model]\nname = "resnet18"\nweights = "/etc/x"\n', "set model in the node's file"),
         ('[data]\nname = "digits"\n[[model]]\nname = "bert-tiny"\nweights = "x"\n', "set model in the node's file"),
         ('[data]\nname = "digits"\n[density]\nkind = "no:Density"\n', "set density in the node's file"),
+        ('[data]\nname = "digits"\nfiles = [["/etc/passwd"]]\n', "set path in the node's file"),
+        ('[data]\nname = "digits"\n[model]\nname = "mlp"\nlike = {file = "x"}\n', "set model in the node's file"),
     ],
 )
 def test_a_path_or_a_source_of_the_server_is_never_followed(tmp_path: Path, recipe: str, advice: str) -> None:
@@ -350,6 +352,16 @@ def test_the_ledger_of_a_nodes_data_outlives_its_state_and_its_runs(tmp_path: Pa
         build_node_client(renamed, private_run("f" * 16), PUBLIC, tmp_path / "b")
     with pytest.raises(TrustmixError, match=r"the server's recipe has no \[privacy\]"):
         build_node_client(node, run_info(run="f" * 16), PUBLIC, tmp_path / "b")
+
+
+def test_a_server_does_not_raise_what_the_run_before_has_promised(tmp_path: Path) -> None:
+    node = write_node(tmp_path, OWN)
+    build_node_client(node, private_run(), PUBLIC, tmp_path / "a").step(Request(1))
+    greedy = private_run("f" * 16, "privacy.epsilon=200")
+    with pytest.raises(TrustmixError, match="and 8 is promised"):
+        build_node_client(node, greedy, PUBLIC, tmp_path / "b")
+    raised = write_node(tmp_path, OWN + "epsilon = 300\n")  # the owner may
+    assert build_node_client(raised, greedy, PUBLIC, tmp_path / "b").step(Request(1)).payload is not None
 
 
 def test_a_nodes_file_bounds_what_all_runs_together_may_spend(tmp_path: Path) -> None:

@@ -45,6 +45,14 @@ def test_different_releases_together_spend_what_the_accountant_finds_for_equal_o
     assert compute_total_epsilon([], 1e-5) == 0
 
 
+def test_no_request_makes_a_ledger_that_cannot_be_read_any_more(tmp_path: Path) -> None:
+    client = make_client(tmp_path)
+    for number in (10**16, 0, -1):
+        with pytest.raises(TrustmixError):
+            client.step(Request(number))
+    assert make_client(tmp_path, "other").step(Request(1)).payload is not None
+
+
 @pytest.mark.parametrize("mechanism", ["training", "uploads"])
 def test_a_round_asked_for_two_hundred_times_is_answered_with_the_same_bytes(
     tmp_path: Path, mechanism: Mechanism

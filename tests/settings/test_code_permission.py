@@ -1,5 +1,6 @@
 """Recipes and run directories from elsewhere run no code that the user has not allowed; the user's own ask nothing."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["serve", "recipe.toml", "--insecure"],
         ["predict", "run", "digits"],
         ["audit", "run"],
+        ["resume", "run"],
         ["theory", "run"],
     ],
 )
@@ -133,6 +135,17 @@ def test_below_the_home_directory_only_files_right_there_are_the_users_own(
     assert is_own_file(tmp_path / "work" / "runs" / "one" / "recipe.toml")
     (tmp_path / "work" / "link.toml").symlink_to(tmp_path / "Downloads" / "recipe.toml")
     assert not is_own_file(tmp_path / "work" / "link.toml")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owners by number on this system")
+def test_a_file_of_another_user_is_not_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.toml").write_text('[data]\nsource = "evil:data"\n')
+    assert is_own_file(Path("recipe.toml"))
+    found = Path("recipe.toml").stat()
+    theirs = os.stat_result([*found[:4], os.geteuid() + 1, *found[5:]])
+    monkeypatch.setattr(Path, "stat", lambda self, **_: theirs)
+    assert not is_own_file(Path("recipe.toml"))
 
 
 @pytest.mark.parametrize(

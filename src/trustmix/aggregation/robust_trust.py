@@ -7,8 +7,13 @@ is not their mean but a robust location, so that what one client can do is bound
   than half of the votes for a class cannot move its median beyond what honest clients say.
 - *votes*: a client's vote for a class is the share pi_i(c) of it in its data, so that all its votes sum to 1: one that
   claims every class has a small vote for each. No vote is larger than the largest one of the median client.
-- *precision*: estimates of one number count by the inverse of their variance. A client's is the square of its mean
-  distance from the location, over the classes it votes for; those that are nearer than the median client count alike.
+- *precision*: a client counts less, the further its estimates of the classes it votes for are from the consensus of
+  all clients, in which all classes are equally common; those that are nearer than the median client count alike.
+
+The consensus is over all classes at once (`joint_consensus`). A client that holds others says of a sample that it is
+none of its own, which is evidence for the classes that are left. Liars with the majority in a class, who give its
+samples away, contradict its holders and the holders of the classes that they give them to; and since no class may run
+empty, what they took comes back where most clients agree with it.
 
 What clients say is read several times from a `Spool`, a few samples at a time: memory does not grow with the number of
 clients. With more than `MAX_VOTERS` holders of a class its median is that of so many, drawn at random, and with more
@@ -25,6 +30,7 @@ import numpy as np
 import torch
 
 from trustmix.aggregation.base import Aggregator, StateDict, Upload
+from trustmix.aggregation.joint_consensus import balance_classes, opinion_odds
 from trustmix.aggregation.spool import Spool
 from trustmix.aggregation.trust import FLOOR, ClassShares
 from trustmix.arrays import tensor_to_text, text_to_tensor
@@ -33,12 +39,12 @@ from trustmix.seeds import numpy_generator
 
 CLIP = 0.1
 """How far a client's estimate can be from the median and still be averaged as it is."""
-N_ITERATIONS = 2
-"""How often the location is found anew with the weights that follow from it."""
-MIN_VOTERS = 2.5
-"""Classes with fewer effective voters do not count in distances: of two clients none is the majority."""
-REPORT_THRESHOLD = 0.5
-"""A client whose weight falls below this is reported."""
+N_ITERATIONS = 3
+"""How often the consensus is found anew with the weights that follow from it."""
+POWER = 4
+"""The power of the distance by which a client loses weight."""
+REPORT_THRESHOLD = 0.25
+"""A client whose weight falls below this, at 1.4 times the median distance, is reported."""
 MAX_VOTERS = 1000
 """A median is that of at most so many holders of a class."""
 MAX_SAMPLES = 8192
@@ -231,6 +237,11 @@ class Holders:
         total = torch.zeros(self.clients, dtype=numbers.dtype)
         return total.index_add_(0, self._client, numbers.flatten()[self._place])
 
+    def rest(self, tile: torch.Tensor) -> torch.Tensor:
+        """(N, M): what the estimates of each client, (N, C, H) by class and seat, leave of 1."""
+        own = tile.flatten(1).index_select(1, self._place)
+        return (1 - tile.new_zeros(len(tile), self.clients).index_add_(1, self._client, own)).clamp_(0, 1)
+
     def draw(self, most: int, generator: np.random.Generator) -> torch.Tensor | None:
         """(C, at most `most`): seats at random, all of a class if there are no more; None if all seats are few."""
         if self.seats <= most:
@@ -269,20 +280,26 @@ def robust_location(estimates: Spool, held: torch.Tensor, votes: torch.Tensor) -
     few = tiles
     if samples > MAX_SAMPLES:  # no client knows the others' shares of classes, so none knows the tiles
         few = [tiles[index] for index in generator.permutation(len(tiles))[: max(1, MAX_SAMPLES // size)]]
-    voters = votes.sum(0).square() / votes.square().sum(0).clamp_min(torch.finfo(votes.dtype).tiny)
-    counted = votes * (voters >= MIN_VOTERS)
-    seated, total = holders.seat(counted), counted.sum(1)
+    seated, total = holders.seat(votes), votes.sum(1)
     precision = torch.ones(holders.clients, dtype=torch.float64)
     for _ in range(N_ITERATIONS):
-        weights, distance = holders.seat(votes * precision.unsqueeze(1)), torch.zeros_like(seated)
-        for tile in _read_tiles(estimates, holders, few):
-            distance += (tile - clipped_mean(tile, weights, drawn).unsqueeze(2)).abs_().sum(0)
+        weights, distance = held * precision.unsqueeze(1), torch.zeros_like(seated)
+        consensus = _consensus(_read_tiles(estimates, holders, few), holders, weights)
+        for tile, part in zip(_read_tiles(estimates, holders, few), consensus, strict=True):
+            distance += (tile - part.unsqueeze(2)).abs_().sum(0)
         precision = _precision(holders.sum_over_classes(distance * seated) / total, total > 0)
     weights = holders.seat(votes * precision.unsqueeze(1))
     location = torch.empty(samples, holders.classes, dtype=torch.float64)  # many small tensors would break up the heap
     for (start, stop), tile in zip(tiles, _read_tiles(estimates, holders, tiles), strict=True):
         location[start:stop] = clipped_mean(tile, weights, drawn)
     return location, precision
+
+
+def _consensus(tiles: Iterator[torch.Tensor], holders: Holders, weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What clients with these weights (M, C) make of the samples of each tile, (rows, C)."""
+    seated = holders.seat(weights)
+    odds = [opinion_odds(tile, seated, holders.rest(tile), weights) for tile in tiles]
+    return balance_classes(torch.cat(odds)).split([len(part) for part in odds])
 
 
 def _read_tiles(estimates: Spool, holders: Holders, tiles: list[tuple[int, int]]) -> Iterator[torch.Tensor]:
@@ -293,11 +310,11 @@ def _read_tiles(estimates: Spool, holders: Holders, tiles: list[tuple[int, int]]
 
 
 def _precision(distance: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """(M,): the inverse square of each distance, relative to the median one, at most 1; 1 where it is not known."""
+    """(M,): the inverse power of each distance, relative to the median one, at most 1; 1 where it is not known."""
     if not bool(known.any()):
         return torch.ones_like(distance)
     median = distance[known].median().clamp_min(torch.finfo(distance.dtype).tiny)
-    return torch.where(known, (median / distance.clamp_min(median)).square(), torch.ones_like(distance))
+    return torch.where(known, (median / distance.clamp_min(median)).pow(POWER), torch.ones_like(distance))
 
 
 def clipped_mean(tile: torch.Tensor, weights: torch.Tensor, drawn: torch.Tensor | None = None) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from trustmix.aggregation.base import Upload
+from trustmix.aggregation.joint_consensus import balance_classes, opinion_odds
 from trustmix.aggregation.robust_trust import CLIP, bounded_votes
 from trustmix.aggregation.trust import ClassShares, estimate_shares, predictions_within
 from trustmix.attacks.poisoning import POISONING_ATTACKS, AttackContext, scores_of
@@ -124,11 +125,59 @@ def capture(context: AttackContext) -> Upload:
     return _shifted(context, claimed)
 
 
+@POISONING_ATTACKS.register("stealth")
+def stealth(context: AttackContext) -> Upload:
+    """The consensus of the honest clients, but for as many lies as leave the attacker as near to it as the median one.
+
+    It claims the classes of `shift` and knows from which distance to the joint consensus a client loses weight. The
+    lies are those of `shift`, the ones of the largest gain for their distance first.
+
+    Parameters
+    ----------
+    context
+        What the attacker knows.
+
+    Returns
+    -------
+    Upload
+        Whose estimates are the chosen ones.
+    """
+    claimed = _claimed_classes(context)
+    found, shares = zip(*(_estimates(upload) for upload in context.honest), strict=True)
+    honest, held = torch.stack(found), torch.stack(shares) > 0
+    rest = (1 - honest.sum(2)).clamp(0, 1)
+    odds = opinion_odds(honest.permute(1, 2, 0), held.T, rest.T, held)
+    consensus = balance_classes(odds)
+    distances = ((honest - consensus).abs() * held.unsqueeze(1)).sum((1, 2)) / held.sum(1)
+    lie, gain = _largest_lies(context, honest, torch.stack(shares), claimed)
+    truth = consensus.clamp_min(SMALLEST)
+    cost = ((lie - truth).abs() * claimed).sum(1) / claimed.sum()
+    order = torch.where(gain > 0, gain.clamp(max=3 * CLIP) / cost.clamp_min(CLIP / 2), -torch.inf).argsort(
+        descending=True
+    )
+    chosen = torch.zeros(len(gain), dtype=torch.bool)
+    chosen[order] = (cost[order].cumsum(0) <= distances.median()) & (gain[order] > 0)
+    return _upload_of(context, torch.where(chosen.unsqueeze(1), lie, truth) * claimed, claimed)
+
+
 def _shifted(context: AttackContext, claimed: torch.Tensor) -> Upload:
     """The upload of `shift` that claims these classes (C,)."""
     found, shares = zip(*(_estimates(upload) for upload in context.honest), strict=True)
-    honest, own_share = torch.stack(found), claimed.to(torch.float64) / claimed.sum()
-    votes = bounded_votes(torch.stack([*shares, *[own_share] * context.colluders]))
+    honest = torch.stack(found)
+    middle = _location(honest, bounded_votes(torch.stack(shares)))
+    lie, gain = _largest_lies(context, honest, torch.stack(shares), claimed)
+    lie, truth = lie * claimed, middle.clamp(SMALLEST, 1) * claimed
+    scale = honest.shape[2] / claimed.sum()
+    chosen = _affordable(gain, truth.sum(1) * scale, lie.sum(1) * scale)
+    return _upload_of(context, torch.where(chosen.unsqueeze(1), lie, truth), claimed)
+
+
+def _largest_lies(
+    context: AttackContext, honest: torch.Tensor, shares: torch.Tensor, claimed: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Estimates (N, C) that push each label as far as the bounds of the location let them, and what they gain (N,)."""
+    own = claimed.to(torch.float64) / claimed.sum()
+    votes = bounded_votes(torch.cat([shares, own.expand(context.colluders, -1)]))
     middle = _location(honest, votes[: len(honest)])
     low, high = (
         _location(torch.cat([honest, torch.full_like(honest[:1], value).expand(context.colluders, -1, -1)]), votes)
@@ -139,14 +188,17 @@ def _shifted(context: AttackContext, claimed: torch.Tensor) -> Upload:
     lowest, highest = torch.where(claimed, low, middle).gather(1, label), high.gather(1, rival)
     others = middle.scatter(1, label, -1.0).amax(1, keepdim=True)
     named = torch.where(others > lowest, middle.gather(1, rival), highest + 2 * CLIP)
-    lie = middle.scatter(1, label, lowest - 2 * CLIP).scatter(1, rival, named)
-    lie, truth = (one.clamp(SMALLEST, 1) * claimed * honest.shape[2] * own_share for one in (lie, middle))
-    chosen = _affordable((highest - lowest).squeeze(1), truth.sum(1), lie.sum(1))
-    target = torch.where(chosen.unsqueeze(1), lie, truth)
-    ratio = target.sum(1)
+    lie = middle.scatter(1, label, lowest - 2 * CLIP).scatter(1, rival, named).clamp(SMALLEST, 1)
+    return lie, (highest - lowest).squeeze(1)
+
+
+def _upload_of(context: AttackContext, target: torch.Tensor, claimed: torch.Tensor) -> Upload:
+    """The upload of which the rule makes these estimates (N, C) of the claimed classes (C,), equally common in it."""
+    mass = target * (target.shape[1] / claimed.sum())
+    ratio = mass.sum(1)
     return replace(
         context.own,
-        predictions=(target / ratio.unsqueeze(1)).to(torch.float32),
+        predictions=(mass / ratio.unsqueeze(1)).to(torch.float32),
         scores=ratio.log(),
         class_counts=_claimed_counts(context.own, claimed),
     )

@@ -245,6 +245,8 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
+CONTINUED = "\n    "
+"""Between the lines of one record of the log: a text of another party cannot pass for a record of its own."""
 MAX_LOG_BYTES, LOG_FILES = 10 * 2**20, 5
 """The size of a log file from which on a new one is begun, and how many older ones are kept."""
 
@@ -266,7 +268,7 @@ def log_to_console(console: "Console", level: str = "info", file: Path | None = 
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s" if file else "%(message)s", "%Y-%m-%d %H:%M:%S"))
 
     def emit(record: logging.LogRecord) -> None:
-        text = printable(handler.format(record))
+        text = printable(handler.format(record)).replace("\n", CONTINUED)
         console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     handler.emit = emit  # type: ignore[method-assign]
@@ -297,7 +299,7 @@ def _file_handler(file: Path) -> logging.Handler:
             return time.gmtime(seconds)
 
         def format(self, record: logging.LogRecord) -> str:
-            return printable(super().format(record))
+            return printable(super().format(record)).replace("\n", CONTINUED)
 
     storage.make_private_directory(file.parent)
     handler = RotatingFileHandler(file, maxBytes=MAX_LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")

@@ -251,6 +251,8 @@ def _open_ledger(node: NodeConfig, run: str, client: Client) -> None:
             )
         return
     client.ledger = PrivacyLedger(node.epsilon or budget.epsilon, budget.delta, node.ledger_folder, run)
+    if node.epsilon is None:  # a server does not raise what was promised in the run before
+        client.ledger.epsilon = min(budget.epsilon, client.ledger.promised() or budget.epsilon)
     client.ledger.validate_plan(budget.planned_releases(len(client.private), client.training))
 
 

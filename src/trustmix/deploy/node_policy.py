@@ -114,14 +114,20 @@ def _shared_data(node: "NodeConfig", found: Mapping[str, object]) -> dict[str, o
 def _without_paths(section: str, found: Mapping[str, object], advice: str) -> dict[str, object]:
     """The settings, if none of them can be a path or code."""
     for key, value in found.items():
-        texts = value if isinstance(value, list) else [value]
-        if key not in TEXT_SETTINGS and any(isinstance(text, str) for text in texts):
+        if key not in TEXT_SETTINGS and _has_text(value):
             raise NodeRefusal(
                 PATHS,
                 f"The server's recipe has {section}.{key} = {str(value)[:80]!r}; a node follows no path and runs no "
                 f"code that the server names: {advice}.",
             )
     return dict(found)
+
+
+def _has_text(value: object) -> bool:
+    """Whether a value of TOML is a text or has one in it."""
+    if isinstance(value, dict | list):
+        return any(map(_has_text, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str)
 
 
 def _with_own_density(node: "NodeConfig", recipe: Recipe) -> Recipe:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -97,10 +98,30 @@ class PrivacyLedger:
         file = self._file(self.folder)
         if not file.exists():
             return []
-        found = records.validate_record(storage.read_json(file), LEDGER_FORMAT, str(file)).get("entries")
+        found = self._read(file).get("entries")
         if not isinstance(found, list):
             raise StorageError(f"{file} is no privacy ledger: it lacks a list of entries; restore it from a backup.")
         return [_parse_entry(entry, f"{file}, entry {number}") for number, entry in enumerate(found, 1)]
+
+    def promised(self) -> float | None:
+        """The epsilon that was promised when the last release was recorded.
+
+        Returns
+        -------
+        float or None
+            None if there is no ledger yet, or one of an earlier version.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be read or is no ledger.
+        """
+        if self.folder is None or not self._file(self.folder).exists():
+            return None
+        found = self._read(self._file(self.folder)).get("epsilon")
+        if found is not None and _positive(found) is None:
+            raise StorageError(f"{self._file(self.folder)}: epsilon is no number above 0; restore it from a backup.")
+        return found
 
     def epsilon_spent(self, *more: Release) -> float:
         """Epsilon of everything that was recorded.
@@ -207,8 +228,10 @@ class PrivacyLedger:
         Raises
         ------
         TrustmixError
-            If they do not fit into the promise, or the ledger cannot be written.
+            If they do not fit into the promise, the round is no number of a round, or the ledger cannot be written.
         """
+        if not 0 < round_ < LARGEST:  # the ledger could not be read any more
+            raise TrustmixError(f"{str(round_)[:40]} is no number of a round; it is not answered.")
         with self._lock():
             self.validate_releases(releases)
             entries = [*self.entries(), *(LedgerEntry(self.run, round_, release) for release in releases)]
@@ -218,11 +241,15 @@ class PrivacyLedger:
             else:
                 self._write_answer(self.folder, round_, answer)
                 rows = [{"run": e.run, "round": e.round, **asdict(e.release)} for e in entries]
-                storage.write_json(self._file(self.folder), {"format": LEDGER_FORMAT, "entries": rows})
+                record = {"format": LEDGER_FORMAT, "epsilon": self.epsilon, "entries": rows}
+                storage.write_json(self._file(self.folder), record)
             self._forget_answers(sorted({entry.round for entry in entries if entry.run == self.run})[:-KEPT_ANSWERS])
 
     def _lock(self) -> AbstractContextManager[None]:
         return nullcontext() if self.folder is None else storage.lock_directory(self.folder, wait=True)
+
+    def _read(self, file: Path) -> dict[str, Any]:
+        return records.validate_record(storage.read_json(file), LEDGER_FORMAT, str(file))
 
     def _file(self, folder: Path) -> Path:
         return folder / "ledger.json"

@@ -5,6 +5,7 @@ the current directory counts as the user's own, like a Makefile. A recipe or a r
 allowed to run code.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,6 +48,9 @@ def _entry(section: object, key: str) -> object:
 def is_own_file(file: Path) -> bool:
     """Whether a file lies below the current directory; in the home or the root directory, whether it lies right there.
 
+    A file of another user is never one's own, wherever it lies: in a folder such as /tmp every user has files. Those of
+    the superuser count as one's own.
+
     Parameters
     ----------
     file : Path
@@ -62,6 +66,8 @@ def is_own_file(file: Path) -> bool:
     (True, False)
     """
     here, place = Path.cwd().resolve(), file.resolve()
+    if hasattr(os, "geteuid") and place.exists() and place.stat().st_uid not in (os.geteuid(), 0):
+        return False
     if here in (Path(here.anchor), Path.home().resolve()):
         return place.parent == here
     return place.is_relative_to(here)
