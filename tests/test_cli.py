@@ -20,7 +20,8 @@ from trustmix.cli.app import handle_errors, log_to_console, make_console
 from trustmix.cli.progress import Display
 from trustmix.errors import TrustmixError
 from trustmix.federation import ProgressEvent
-from trustmix.settings.recipe import builtin_recipes, setting_names
+from trustmix.settings.builtin import builtin_recipes
+from trustmix.settings.recipe import setting_names
 
 QUICK = ["clients=5", "rounds=2", "split.samples_per_client=30", "public.samples=50", "train.public_epochs=1"]
 SETS = [part for setting in QUICK for part in ("--set", setting)]

@@ -18,7 +18,8 @@ from trustmix.learners import OPTIMIZERS
 from trustmix.methods import DSFL, FedMD
 from trustmix.registry import Registry
 from trustmix.report.palette import PALETTE
-from trustmix.settings.recipe import builtin_recipes, setting_names
+from trustmix.settings.builtin import builtin_recipes
+from trustmix.settings.recipe import setting_names
 
 ALL = METHODS.names()
 BUILT_IN = [METHODS.get(name) for name in ALL]

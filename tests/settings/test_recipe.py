@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trustmix import Recipe, TrustmixError
-from trustmix.settings.recipe import builtin_recipes
+from trustmix.settings.builtin import builtin_recipes
 
 
 @pytest.mark.parametrize("name", sorted(builtin_recipes()))

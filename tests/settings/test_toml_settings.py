@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustmix.settings.recipe import Recipe, builtin_recipes
+from trustmix.settings.builtin import builtin_recipes
+from trustmix.settings.recipe import Recipe
 from trustmix.settings.toml_settings import override, parse, parse_value, toml_value, write
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from trustmix import storage
+from trustmix import records, storage
 from trustmix.aggregation.base import Aggregator
 from trustmix.aggregation.client_weights import vote_agreement_weights
 from trustmix.federation.callbacks import Callback
@@ -119,7 +119,7 @@ class RoundTrust:
             If the file cannot be read.
         """
         tensors, facts = storage.read_tensors(file)
-        return storage.parse_record(cls, {**facts, **tensors}, TRUST_FORMAT, str(file))
+        return records.parse_record(cls, {**facts, **tensors}, TRUST_FORMAT, str(file))
 
 
 @dataclass

@@ -22,7 +22,7 @@ def recipes_command(
 
     Example: trustmix recipes digits > mine.toml
     """
-    from trustmix.settings.recipe import builtin_recipes, recipe_text
+    from trustmix.settings.builtin import builtin_recipes, recipe_text
 
     if name is not None:
         typer.echo(recipe_text(name), nl=False)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from trustmix import storage
+from trustmix import records, storage
 from trustmix.data import Labelled
 from trustmix.deploy.node import NodeConfig
 from trustmix.deploy.node_data import data_kind, load_own_data
@@ -177,6 +177,6 @@ def _keep_other_run(folder: Path, run: str) -> None:
     if not card.is_file():
         shutil.rmtree(folder / "models", ignore_errors=True)  # an export that was interrupted
         return
-    before = storage.validate_record(storage.read_json(card), CARD_FORMAT, str(card)).get("run")
+    before = records.validate_record(storage.read_json(card), CARD_FORMAT, str(card)).get("run")
     if before != run:
         folder.rename(folder.with_name(f"{folder.name}-{before}"))

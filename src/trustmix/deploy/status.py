@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trustmix import storage
+from trustmix import records, storage
 from trustmix.errors import TrustmixError
 from trustmix.experiment.run_directory import RunDirectory
 from trustmix.federation import Round
@@ -158,7 +158,7 @@ def read_status(folder: Path) -> dict[str, object]:
         there = (folder / "recipe.toml").is_file()
         reason = "its run was not served to nodes" if there else "it is no run directory"
         raise TrustmixError(f"{folder} has no {STATUS_FILE}: {reason}.")
-    found = dict(storage.validate_record(storage.read_json(file), STATUS_FORMAT, str(file)))
+    found = dict(records.validate_record(storage.read_json(file), STATUS_FORMAT, str(file)))
     found["finished"] = RunDirectory(folder).finished
     return found
 
@@ -189,7 +189,7 @@ def fetch_status(address: str) -> dict[str, object]:
         found = response.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise TrustmixError(f"{url} does not answer with the status of a run ({error}).") from error
-    return dict(storage.validate_record(found, STATUS_FORMAT, url))
+    return dict(records.validate_record(found, STATUS_FORMAT, url))
 
 
 def is_alive(status: Mapping[str, object], now: float) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from trustmix import storage
+from trustmix import records, storage
 
 ENVIRONMENT_FORMAT = 1
 """The version of environment.json."""
@@ -79,6 +79,6 @@ def read_environments(folder: Path) -> list[dict[str, str]]:
     file = folder / "environment.json"
     if not file.exists():
         return []
-    found = storage.validate_record(storage.read_json(file), ENVIRONMENT_FORMAT, str(file))
-    storage.validate_types({"environments": list[dict[str, str]]}, found, str(file))
+    found = records.validate_record(storage.read_json(file), ENVIRONMENT_FORMAT, str(file))
+    records.validate_types({"environments": list[dict[str, str]]}, found, str(file))
     return list(found.get("environments", []))

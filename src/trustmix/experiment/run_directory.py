@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trustmix import storage
+from trustmix import records, storage
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.environment import append_environment
 from trustmix.federation import Checkpoint, History, Method, Round
@@ -131,7 +131,7 @@ class RunDirectory:
         """Refuse data with other fingerprints than those that the run began with."""
         if not self._data_file.exists():
             return
-        begun = storage.validate_record(storage.read_json(self._data_file), DATA_FORMAT, str(self._data_file))
+        begun = records.validate_record(storage.read_json(self._data_file), DATA_FORMAT, str(self._data_file))
         for name in (name for name, found in data.items() if begun.get(name, found) != found):
             raise TrustmixError(f"{self.path} was begun with other {name} data; resume with the same data.")
 
@@ -242,8 +242,8 @@ class RunDirectory:
             If the file cannot be read or is of a newer format.
         """
         file = self.path / "summary.json"
-        found = storage.validate_record(storage.read_json(file), SUMMARY_FORMAT, str(file))
-        storage.validate_types(SUMMARY_TYPES, found, str(file))
+        found = records.validate_record(storage.read_json(file), SUMMARY_FORMAT, str(file))
+        records.validate_types(SUMMARY_TYPES, found, str(file))
         return found
 
 

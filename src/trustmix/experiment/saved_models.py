@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
-from trustmix import storage
+from trustmix import records, storage
 from trustmix.data.inference import InputSpec
 from trustmix.data.text import DEFAULT_TOKENIZER, load_tokenizer
 from trustmix.errors import StorageError, TrustmixError
@@ -153,7 +153,7 @@ def read_inputs(folder: str | Path) -> InputSpec:
         If models/inputs.json cannot be read or is of a newer format.
     """
     file = Path(folder) / "models" / "inputs.json"
-    fields = storage.validate_record(storage.read_json(file), INPUTS_FORMAT, str(file))
+    fields = records.validate_record(storage.read_json(file), INPUTS_FORMAT, str(file))
     try:
         found = _InputRecord.model_validate(fields)
     except ValidationError as error:

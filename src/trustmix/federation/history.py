@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, overload
 
-from trustmix import storage
+from trustmix import records, storage
 from trustmix.errors import TrustmixError
 from trustmix.imports import require_extra
 from trustmix.metrics import METRICS
@@ -192,7 +192,7 @@ class Round:
         >>> Round.from_json(Round(3, "suwa").to_json()).round
         3
         """
-        return storage.parse_record(cls, storage.parse_json(line, source), ROUND_FORMAT, source)
+        return records.parse_record(cls, storage.parse_json(line, source), ROUND_FORMAT, source)
 
 
 @dataclass(frozen=True)

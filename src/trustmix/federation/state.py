@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from trustmix import storage
+from trustmix import records, storage
 from trustmix.aggregation.base import StateDict
 from trustmix.errors import StorageError
 from trustmix.federation.history import Round
@@ -77,10 +77,10 @@ class Checkpoint:
         manifest = self.folder / "server.json"
         if not manifest.exists():
             return ServerState()
-        fields = storage.validate_record(storage.read_json(manifest), SERVER_FORMAT, str(manifest))
-        storage.validate_types(SERVER_TYPES, fields, str(manifest))
+        fields = records.validate_record(storage.read_json(manifest), SERVER_FORMAT, str(manifest))
+        records.validate_types(SERVER_TYPES, fields, str(manifest))
         try:
-            pending = fields["pending"] and asdict(storage.parse_record(Round, fields["pending"], 1, str(manifest)))
+            pending = fields["pending"] and asdict(records.parse_record(Round, fields["pending"], 1, str(manifest)))
             teacher = storage.read_bytes(self.folder / fields["teacher"]) if fields["teacher"] else None
             memory = storage.read_tensors(self.folder / fields["memory"])[0] if fields["memory"] else {}
             return ServerState(fields["exchange"], teacher, pending, memory, fields.get("states", {}))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from trustmix import storage
+from trustmix import records, storage
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.privacy.accountant import Release, compute_total_epsilon
 
@@ -97,7 +97,7 @@ class PrivacyLedger:
         file = self._file(self.folder)
         if not file.exists():
             return []
-        found = storage.validate_record(storage.read_json(file), LEDGER_FORMAT, str(file)).get("entries")
+        found = records.validate_record(storage.read_json(file), LEDGER_FORMAT, str(file)).get("entries")
         if not isinstance(found, list):
             raise StorageError(f"{file} is no privacy ledger: it lacks a list of entries; restore it from a backup.")
         return [_parse_entry(entry, f"{file}, entry {number}") for number, entry in enumerate(found, 1)]

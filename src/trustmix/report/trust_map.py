@@ -14,7 +14,7 @@ from typing import Any, NotRequired, TypedDict
 
 import torch
 
-from trustmix import storage
+from trustmix import records, storage
 from trustmix.callbacks.trust_log import TRUST_FORMAT, RoundTrust
 from trustmix.errors import StorageError
 from trustmix.report.charts import Heatmap
@@ -207,7 +207,7 @@ def _find_files(folder: Path, name: str) -> _TrustFiles | None:
     if not rounds or not (trust / "samples.safetensors").is_file():
         return None
     tensors, record = storage.read_tensors(trust / "samples.safetensors")
-    metadata = storage.validate_record(record, TRUST_FORMAT, str(trust / "samples.safetensors"))
+    metadata = records.validate_record(record, TRUST_FORMAT, str(trust / "samples.safetensors"))
     if not {"classes", "labels", "held"} <= metadata.keys():
         raise StorageError(
             f"{trust / 'samples.safetensors'} does not describe public samples: it needs classes, labels and held."

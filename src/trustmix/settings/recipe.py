@@ -5,19 +5,18 @@ Every error is one sentence that names the setting.
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from trustmix import storage
+from trustmix import records
 from trustmix.density import DISCRIMINATOR, RATIO
 from trustmix.errors import TrustmixError
 from trustmix.federation.method import METHODS, Method, is_reference, resolve_method
 from trustmix.registry import did_you_mean
 from trustmix.settings import toml_settings as toml
+from trustmix.settings.builtin import read_fields
 from trustmix.settings.config import (
     AttackConfig,
     ConfigModel,
@@ -283,10 +282,10 @@ class Recipe(ConfigModel):
         elif isinstance(recipe, Mapping):
             fields, source = dict(recipe), "the recipe"
         else:
-            fields, source = _read(recipe)
+            fields, source = read_fields(recipe)
         for change in sorted(overrides, key=lambda text: not toml.resets_section(text)):
             toml.override(fields, change)
-        storage.check_format(fields.get("format", FORMAT), FORMAT, source)
+        records.check_format(fields.get("format", FORMAT), FORMAT, source)
         try:
             found = cls.model_validate(fields)
             return cls.model_validate(found.settings())
@@ -313,7 +312,7 @@ class Recipe(ConfigModel):
             If the file is damaged, or in a format that this version does not read.
         """
         fields = toml.read(file)
-        storage.check_format(fields.get("format", 1), FORMAT, str(file))
+        records.check_format(fields.get("format", 1), FORMAT, str(file))
         try:
             return cls.model_validate(_known_fields(cls, fields), context=STORED)
         except ValidationError as error:
@@ -431,68 +430,6 @@ def setting_names() -> list[str]:
         if isinstance(section, type) and issubclass(section, BaseModel):
             names += [f"{name}.{key}" for key in section.model_fields]
     return names
-
-
-def builtin_recipes() -> dict[str, str]:
-    """List the built-in recipes.
-
-    Returns
-    -------
-    dict of str to str
-        The first comment line of every recipe, by name.
-
-    Examples
-    --------
-    >>> {"demo", "fashion", "cifar10", "cifar100", "yahoo"} <= set(builtin_recipes())
-    True
-    """
-    folder = resources.files("trustmix") / "recipes"
-    texts = {Path(file.name).stem: file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".toml")}
-    return {name: text.splitlines()[0].lstrip("# ") for name, text in sorted(texts.items())}
-
-
-def recipe_text(name: str) -> str:
-    """Return a built-in recipe as it is written, with its comments.
-
-    Parameters
-    ----------
-    name : str
-        The name of the recipe.
-
-    Returns
-    -------
-    str
-        TOML.
-
-    Raises
-    ------
-    TrustmixError
-        If there is no built-in recipe of that name.
-
-    Examples
-    --------
-    >>> recipe_text("demo").startswith("#")
-    True
-    """
-    if name not in builtin_recipes():
-        hint = did_you_mean(name, builtin_recipes())
-        raise TrustmixError(f'No recipe "{name}" is built in.{hint} Built in are: {", ".join(builtin_recipes())}.')
-    return (resources.files("trustmix") / "recipes" / f"{name}.toml").read_text("utf-8")
-
-
-def _read(recipe: str | Path) -> tuple[dict[str, Any], str]:
-    """The fields of a built-in recipe or a TOML file, and its name for error messages."""
-    name = str(recipe)
-    if name in builtin_recipes():
-        return toml.parse(recipe_text(name), f'recipe "{name}"'), f'recipe "{name}"'
-    with suppress(OSError, RuntimeError):  # not a valid file name, or below the home of an unknown user
-        file = Path(recipe).expanduser()
-        if file.is_file():
-            return toml.read(file), str(file)
-    hint = did_you_mean(name, builtin_recipes())
-    raise TrustmixError(
-        f'There is no recipe "{name}": neither a file nor built in.{hint} Built in are: {", ".join(builtin_recipes())}.'
-    )
 
 
 def _density_of(rule: str | Tau) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trustmix import storage
+from trustmix import records, storage
 from trustmix.errors import TrustmixError
 from trustmix.experiment.resources import max_parallel_jobs
 from trustmix.experiment.run_directory import RunDirectory, ensure_empty, ensure_same_recipe
@@ -171,7 +171,7 @@ def read_sweep_recipes(folder: Path) -> dict[str, dict[str, Any]]:
         If the file is no record of a sweep or is of a newer format.
     """
     file = folder / "sweep.json"
-    recipes = storage.validate_record(storage.read_json(file), SWEEP_FORMAT, str(file)).get("runs")
+    recipes = records.validate_record(storage.read_json(file), SWEEP_FORMAT, str(file)).get("runs")
     if not isinstance(recipes, dict):
         raise TrustmixError(f"{file} is no record of a sweep.")
     return recipes

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from trustmix import storage
+from trustmix import records, storage
 
 Reference: TypeAlias = Literal["model", "labels"]
 """What counts as p*: a model trained on all private data, or the public labels."""
@@ -79,9 +79,9 @@ class Measurement:
         StorageError
             If the line is anything else, or is of a newer format.
         """
-        record = storage.validate_record(storage.parse_json(line, source), FORMAT, source)
+        record = records.validate_record(storage.parse_json(line, source), FORMAT, source)
         perfect = "alpha" in record and record["alpha"] is None
-        found = storage.parse_record(cls, {**record, "alpha": 0.0} if perfect else record, FORMAT, source)
+        found = records.parse_record(cls, {**record, "alpha": 0.0} if perfect else record, FORMAT, source)
         return replace(found, alpha=float("inf")) if perfect else found
 
 
