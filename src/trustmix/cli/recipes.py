@@ -90,7 +90,7 @@ def plan_command(
     if (load := machine_load()) > BUSY:
         console.print(f"The machine is busy, with {load:.0f} times the load of its cores; free cores take less time.")
     if cost.cpu_seconds is not None:
-        console.print(f"CPU time of all processes, by trial runs: about {format_duration(cost.cpu_seconds)}")
+        console.print(f"CPU time of all processes, by trial runs: about {cost.cpu_seconds:.0f} s")
     console.print(f"memory: up to {cost.memory / 1e9:.1f} GB", highlight=False)
     if cost.epsilon is not None:
         first, later, total = cost.epsilon
