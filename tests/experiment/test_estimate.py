@@ -14,6 +14,8 @@ from trustmix.data import Labelled
 from trustmix.experiment import estimate
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.estimate import estimate_cost
+from trustmix.experiment.trial_run import RunCost
+from trustmix.federation import Client
 from trustmix.learners import Training
 from trustmix.learners.training import MAX_EPOCHS, MAX_FIRST_EPOCHS
 
@@ -106,3 +108,19 @@ def test_a_mixed_stage_goes_through_both_sets_for_the_public_epochs() -> None:
     clients = list(build_federation(recipe).clients)
     private, public = math.ceil(48 / 32), math.ceil(300 / 32)
     assert estimate._steps(clients, recipe, exchanges=True) == 4 * (5 * private + 3 * 5 * (private + public))
+
+
+def test_a_fleet_is_estimated_from_trial_runs_and_few_of_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+    real = Client.__post_init__
+
+    def counting(self: Client) -> None:
+        nonlocal made
+        made += 1
+        real(self)
+
+    monkeypatch.setattr(Client, "__post_init__", counting)
+    monkeypatch.setattr(estimate, "estimate_run", lambda _: RunCost(12.0, 3e8))
+    cost = estimate_cost(Recipe.load("crossdevice", ["engine.precision=float32"]))
+    assert (cost.clients, cost.cpu_seconds, cost.memory) == (100_000, 12.0, 3e8)
+    assert made < 10 * estimate.TRIAL_CLIENTS

@@ -153,8 +153,9 @@ def test_an_answer_cannot_claim_that_it_was_folded() -> None:
     class Claims(Flat):
         def exchange(self, requests: Mapping[str, Request]) -> Iterator[Reply | Failure]:
             for answer in super().exchange(requests):
-                claim = isinstance(answer, Reply) and answer.client == "0" and answer.payload is not None
-                yield replace(answer, payload=None, folded=10) if claim else answer  # type: ignore[type-var]
+                if isinstance(answer, Reply) and answer.client == "0" and answer.payload is not None:
+                    answer = replace(answer, payload=None, folded=10)
+                yield answer
 
     found = play(Claims(clients()), rule="avg")
     assert all("upload refused" in line["failed"]["0"] for line in found)

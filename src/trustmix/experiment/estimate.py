@@ -106,17 +106,15 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
     >>> cost.messages["float32"][0] > 10 * cost.messages["argmax"][0]
     True
     """
+    on_demand = recipe.engine.store == "disk" and recipe.clients > MANY
     without_faults = [
         "engine.name=local",
         "engine.mode=sequential",
-        "engine.store=memory",
+        f"engine.store={'disk' if on_demand else 'memory'}",
         "faults.crash=0",
         "faults.late=0",
         "faults.slow=0",
     ]
-    on_demand = recipe.engine.store == "disk" and recipe.clients > MANY
-    if on_demand:
-        without_faults.remove("engine.store=memory")
     with build_federation(Recipe.load(recipe, without_faults)) as experiment:
         clients = list(experiment.clients[:TRIAL_CLIENTS] if on_demand else experiment.clients)
     config = recipe.engine

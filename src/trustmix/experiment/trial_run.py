@@ -36,7 +36,7 @@ class RunCost:
     cpu_seconds : float
         Of all processes together.
     memory : float
-        Bytes of all processes together, pages that they share counted once.
+        Bytes of all processes together, with pages that they share counted in each of them.
     """
 
     cpu_seconds: float
@@ -130,7 +130,7 @@ def _ended_cpu_seconds() -> float:
 
 
 def memory_of_processes(root: int) -> float:
-    """The memory of a process and of its workers; pages that they share count once where the system tells them.
+    """The resident memory of a process and of its workers; pages that they share count in each of them.
 
     Parameters
     ----------
@@ -147,12 +147,8 @@ def memory_of_processes(root: int) -> float:
     >>> memory_of_processes(os.getpid()) > 10e6
     True
     """
-    total = 0.0
     try:
         own = psutil.Process(root)
-        for process in [own, *own.children(recursive=True)]:
-            found = process.memory_full_info() if sys.platform == "linux" else process.memory_info()
-            total += getattr(found, "pss", found.rss)
-    except psutil.Error:
-        return total  # one of them has just ended
-    return total
+        return float(sum(process.memory_info().rss for process in [own, *own.children(recursive=True)]))
+    except psutil.Error:  # one of them has just ended
+        return 0.0

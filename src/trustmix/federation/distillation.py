@@ -72,14 +72,16 @@ class Distillation(ServerAlgorithm):
 
     def make_folder(self, deadline: float | None) -> MakeFolder | None:
         """What folds uploads at a worker: of rules that are sums, where no callback looks at single uploads."""
-        is_sum = isinstance(self.aggregator, SumAggregator | Accumulator)
-        if not is_sum or any(type(one).on_upload is not Callback.on_upload for one in self.context.callbacks):
+        rule = self.aggregator
+        if not isinstance(rule, SumAggregator | Accumulator) or any(
+            type(one).on_upload is not Callback.on_upload for one in self.context.callbacks
+        ):
             return None
         known = self.context.client_classes
 
         def make(clients: Sequence[str]) -> UploadFolder:
             classes = {client: known[client] for client in clients if client in known}
-            part = self.aggregator.make_part(clients)
+            part = rule.make_part(clients)
             return replace(
                 self._folder, aggregator=part, client_classes=classes, deadline=deadline, density_aucs=[], seconds=0.0
             )
