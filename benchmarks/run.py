@@ -1,4 +1,4 @@
-"""Run the benchmarks and write benchmarks/results/: `python -m benchmarks.run [speed] [kernels] [growth] [scale]`.
+"""Run the benchmarks and write benchmarks/results/: `python -m benchmarks.run [speed] [fedavg] [kernels] [growth] ...`.
 
 Speed is given as a ratio within one run: the contenders take turns on the same work, and medians are compared.
 """
@@ -22,7 +22,7 @@ import psutil
 import torch
 from sklearn.mixture import GaussianMixture
 
-from benchmarks import ours, plain, scale
+from benchmarks import ours, peers, plain, scale
 from benchmarks.workloads import WORKLOADS, digits_mlp
 from trustmix import Accumulator, ClassGaussians, Trust, Upload, mix
 from trustmix.engines.local import cores
@@ -281,10 +281,18 @@ def bars(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run the named sections, or all, and write what was found."""
     RESULTS.mkdir(exist_ok=True)
-    sections: dict[str, Callable[[], Any]] = {"speed": speed, "kernels": kernels, "growth": growth, "scale": scale.run}
+    sections: dict[str, Callable[[], Any]] = {
+        "speed": speed,
+        "fedavg": peers.run,
+        "kernels": kernels,
+        "growth": growth,
+        "scale": scale.run,
+    }
     for name in sys.argv[1:] or sections:
         found = {"machine": machine(), "command": f"python -m benchmarks.run {name}", "results": sections[name]()}
         (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+        if name == "fedavg":
+            print(peers.table(found["results"]))
         if name == "speed":
             print(table(found["results"]))
             (RESULTS / "speed.svg").write_text(bars(found["results"]))

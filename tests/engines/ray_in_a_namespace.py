@@ -29,8 +29,11 @@ from trustmix import (
     TrustmixError,
     run,
 )
+from trustmix.aggregation import Guard
+from trustmix.callbacks import RoundTrust, TrustRecorder
 from trustmix.engines import RayEngine
-from trustmix.federation import DiskStore, Engine, Failure, Request
+from trustmix.federation import DiskStore, Engine, Failure, Reply, Request
+from trustmix.federation.folding import PartialRound
 from trustmix.wire import encode_teacher
 
 CLASSES, FEATURES = 4, 600
@@ -89,9 +92,75 @@ def test_the_numbers_and_the_failures_are_those_of_the_local_engine() -> None:
         members[2].private = Labelled(members[2].private.inputs, members[2].private.labels + 100)
         return members
 
-    found = history(RayEngine(one_of_them_wrong(), workers=2, cpus=0.5))
-    assert found == history(LocalEngine(one_of_them_wrong()))
+    found = history(RayEngine(one_of_them_wrong(), workers=2, cpus=0.5), guard=Guard())
+    assert found == history(LocalEngine(one_of_them_wrong()), guard=Guard())
     assert list(found[0]["failed"]) == ["2"]
+
+
+class SendsNonsense(Client):
+    """A client whose upload is no message."""
+
+    def make_upload(self, state: Any, request: Request) -> bytes:
+        return b"nonsense" if self.id == "2" else super().make_upload(state, request)
+
+
+def near(found: Any) -> Any:
+    """The same, with numbers up to 1e-6."""
+    if isinstance(found, dict):
+        return {key: near(value) for key, value in found.items()}
+    return pytest.approx(found, abs=1e-6) if isinstance(found, float) else found
+
+
+@pytest.mark.parametrize("rule", ["avg", "suwa", "trust"])
+def test_actors_that_fold_give_the_numbers_and_the_refusals_of_the_local_engine(rule: str, tmp_path: Path) -> None:
+    labels = torch.arange(60) % CLASSES
+    held = {str(index): torch.tensor([index % CLASSES, (index + 1) % CLASSES]) for index in range(5)}
+    found = []
+    for engine in (RayEngine(clients(5, SendsNonsense), workers=2, cpus=0.5), LocalEngine(clients(5, SendsNonsense))):
+        folder = tmp_path / type(engine).__name__
+        recorder = TrustRecorder(folder, torch.arange(60), labels, ({}, {}), held)
+        lines = history(
+            engine, rule=rule, public_labels=labels, client_classes=held, callbacks=[recorder], labels="none"
+        )
+        found.append((lines, [RoundTrust.load(folder / f"{number:06d}.safetensors") for number in (1, 2, 3)]))
+        assert getattr(engine, "received_bytes", 1) > 0
+        assert "upload refused" in lines[0]["failed"]["2"]
+    (ray_lines, ray_trust), (lines, trust) = found
+    assert ray_lines == near(lines)
+    for one, other in zip(ray_trust, trust, strict=True):
+        assert (one.clients, one.weighed) == (other.clients, other.weighed)
+        assert torch.equal(one.votes, other.votes)
+        assert torch.allclose(one.shares.float(), other.shares.float(), atol=1e-3)
+
+
+def test_what_reaches_the_driver_does_not_grow_with_the_clients_of_an_actor() -> None:
+    public = Public(samples(2000, [0, 1, 2, 3], 50).inputs, CLASSES)
+    members = clients(64)
+    for member in members:
+        member.public, member.test = public, None
+    engine = RayEngine(members, workers=8, cpus=0.2)
+    federation = Federation(clients=engine, public=public, rule="trust")
+    received, uploads, rounds = {}, 0, {}
+    for each in (2, 8):
+        asked = [
+            client
+            for actor in range(8)
+            for client in [c for c in engine.clients if engine._actor_of[c] == actor][:each]
+        ]
+        federation.algorithm.begin_round(1, None)
+        make_folder = federation.algorithm.make_folder(None)
+        assert make_folder is not None
+        answers = list(engine.exchange_folded(dict.fromkeys(asked, Request(1)), make_folder))
+        parts = [answer for answer in answers if isinstance(answer, PartialRound)]
+        replies = [answer for answer in answers if isinstance(answer, Reply)]
+        assert (len(parts), len(replies)) == (8, 8 * each)
+        assert all(reply.payload is None for reply in replies)
+        uploads = min(reply.folded or 0 for reply in replies)
+        received[each], rounds[each] = engine.received_bytes, sum(part.aggregator.n_clients for part in parts)
+    engine.close()
+    grown = (received[8] - received[2]) / (8 * 6)
+    assert rounds == {2: 16, 8: 64}
+    assert grown < 2000 < uploads / 5, received
 
 
 class Looks(Client):

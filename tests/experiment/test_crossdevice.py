@@ -138,11 +138,19 @@ def test_trial_runs_are_scaled_to_all_rounds_and_participants(monkeypatch: pytes
     """Of runs whose cost is start + rounds * (server + participants * client), the estimate finds that cost."""
     start, server, client = 3.0, 0.5, 0.02
 
-    def trial(recipe: Recipe, asked: int, rounds: int) -> trial_run.RunCost:
+    def trial(_: Recipe, asked: int, rounds: int) -> trial_run.RunCost:
         return trial_run.RunCost(start + rounds * (server + asked * client), 300e6)
 
     monkeypatch.setattr(trial_run, "_trial", trial)
-    monkeypatch.setattr(trial_run, "_cpu_seconds", lambda: 2.0)
     cost = trial_run.estimate_run(Recipe.load("crossdevice"))
-    assert cost.cpu_seconds == pytest.approx(2.0 + start + 10 * (server + 1000 * client))
+    assert cost.cpu_seconds == pytest.approx(start + 10 * (server + 1000 * client))
     assert 300e6 <= cost.memory <= 330e6
+
+
+@pytest.mark.slow
+def test_a_trial_run_that_fails_says_why_and_one_that_ends_has_a_cost() -> None:
+    with pytest.raises(tm.TrustmixError, match=r"trial run with 32 participants failed: .*no/such/data"):
+        trial_run._trial(Recipe.load("crossdevice", ["data.name=npz", "data.path=no/such/data.npz"]), 32, 1)
+    cost = trial_run._trial(fleet(), 8, 1)
+    assert cost.cpu_seconds > 0.5
+    assert 50e6 < cost.memory < 5e9

@@ -15,6 +15,8 @@ from trustmix.data import Labelled
 from trustmix.experiment import estimate
 from trustmix.experiment.build import build_federation
 from trustmix.experiment.estimate import estimate_cost
+from trustmix.experiment.trial_run import RunCost
+from trustmix.federation import Client
 from trustmix.learners import Training
 from trustmix.learners.training import MAX_EPOCHS, MAX_FIRST_EPOCHS
 
@@ -128,3 +130,19 @@ def test_a_servers_recipe_is_estimated_for_one_node_before_any_node_is_there(tmp
     shown = CliRunner().invoke(app, ["plan", str(tmp_path / "server.toml")])
     assert shown.exit_code == 0, shown.output
     assert "one node with a machine like this one and 90 samples" in " ".join(shown.output.split())
+
+
+def test_a_fleet_is_estimated_from_trial_runs_and_few_of_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+    real = Client.__post_init__
+
+    def counting(self: Client) -> None:
+        nonlocal made
+        made += 1
+        real(self)
+
+    monkeypatch.setattr(Client, "__post_init__", counting)
+    monkeypatch.setattr(estimate, "estimate_run", lambda _: RunCost(12.0, 3e8))
+    cost = estimate_cost(Recipe.load("crossdevice", ["engine.precision=float32"]))
+    assert (cost.clients, cost.cpu_seconds, cost.memory) == (100_000, 12.0, 3e8)
+    assert made < 5 * estimate.TRIAL_CLIENTS

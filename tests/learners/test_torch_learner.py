@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.naive_bayes import GaussianNB
 from torch import nn
 
 from trustmix.data import Labelled
@@ -11,6 +12,7 @@ from trustmix.errors import TrustmixError
 from trustmix.learners import DeviceConfig, Lesson, RefittingLearner, TorchLearner, Training
 from trustmix.learners.torch_learner import as_torch
 from trustmix.learners.training import mixed_batches
+from trustmix.models.classifier import ClassifierModel
 
 CLASSES = 3
 OWN = Labelled(torch.randn(4, 1, 6, 6, generator=torch.Generator().manual_seed(1)), torch.tensor([2, 0, 0, 2]))
@@ -102,4 +104,4 @@ def test_only_networks_have_weights_to_exchange() -> None:
     made = learner()
     assert as_torch(made, "fedavg") is made
     with pytest.raises(TrustmixError, match="fedavg exchanges the weights of torch modules"):
-        as_torch(RefittingLearner(nn.Identity(), Training(), DeviceConfig()), "fedavg")
+        as_torch(RefittingLearner(ClassifierModel(GaussianNB(), 2), Training(), DeviceConfig()), "fedavg")

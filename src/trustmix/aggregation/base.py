@@ -4,6 +4,7 @@ An upload is validated once, when it is made from a message or from arrays. An a
 merges with another one, and travels as a state of named tensors. Rules that are sums need only say what they sum.
 """
 
+import copy
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -200,6 +201,7 @@ class Aggregator(ABC):
         self._spec: ArraySpec | None = None
         self._shape: tuple[int, int] | None = None
         self._tracked_weights: dict[str, torch.Tensor] = {}
+        self._tracked_votes: dict[str, torch.Tensor] = {}
 
     def __repr__(self) -> str:
         return f"<{self.label or type(self).__name__}: {self.n_clients} uploads so far>"
@@ -238,6 +240,8 @@ class Aggregator(ABC):
         self._shape = upload.shape
         self._spec = self._spec or upload.spec
         self.n_clients += 1
+        if self.tracked is not None:
+            self._tracked_votes[upload.client] = upload.predictions[self.tracked].argmax(1).to(torch.int32)
 
     def validate(self, upload: Upload) -> None:
         """Refuse an upload of another shape than those before it, or without a label set where the rule needs one."""
@@ -269,6 +273,7 @@ class Aggregator(ABC):
         self.merge_state(other)
         self._shape, self._spec = other._shape, self._spec or other._spec
         self._tracked_weights |= other._tracked_weights
+        self._tracked_votes |= other._tracked_votes
         self.n_clients += other.n_clients
 
     def compute(self) -> Teacher[Any]:
@@ -297,11 +302,15 @@ class Aggregator(ABC):
         """Forget the uploads of a round; what the rule remembers over rounds stays."""
         self.n_clients = 0
         self._spec = self._shape = None
-        self._tracked_weights = {}
+        self._tracked_weights, self._tracked_votes = {}, {}
 
     def track(self, samples: torch.Tensor) -> None:
-        """Keep every client's weight in these public samples, by their places, for `client_weights`."""
+        """Keep every client's weight and vote in these public samples, by their places."""
         self.tracked = samples
+
+    def client_votes(self) -> Mapping[str, torch.Tensor]:
+        """The most probable class of every client in the tracked samples, (tracked,) each, by client id."""
+        return self._tracked_votes
 
     def client_weights(self) -> Mapping[str, torch.Tensor] | None:
         """w_i(x) of every client in the tracked samples, (tracked,) each, summing to 1 over clients.
@@ -330,7 +339,8 @@ class Aggregator(ABC):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state of `state_dict`; an empty one is that of a new aggregator."""
-        self.n_clients, self._spec, self._shape, self._tracked_weights = 0, None, None, {}
+        self.n_clients, self._spec, self._shape = 0, None, None
+        self._tracked_weights, self._tracked_votes = {}, {}
         if "n_clients" in state:
             self.n_clients = int(state["n_clients"])
             self._spec = ArraySpec.from_tensor(state["spec"])
@@ -382,6 +392,23 @@ class SumAggregator(Aggregator):
     def fold(self, upload: Upload) -> None:
         """Add the upload's terms."""
         self._add(self.terms(upload))
+
+    def make_part(self, clients: Sequence[str]) -> Self:  # noqa: ARG002 - for rules that remember clients
+        """An empty aggregator to fold these clients' uploads elsewhere, whose result is merged into this one.
+
+        Parameters
+        ----------
+        clients
+            The ids of the clients; of others a rule need not take along what it remembers.
+
+        Returns
+        -------
+        Aggregator
+            Of the same rule, settings and tracked samples.
+        """
+        part = copy.copy(self)
+        part.reset()
+        return part
 
     def estimate(self) -> tuple[torch.Tensor, torch.Tensor]:
         """What follows from the sums."""

@@ -15,7 +15,7 @@ mean of q_i over the client's own data. Where all clients hold all classes alike
 
 import math
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
@@ -120,6 +120,14 @@ class ClassShares:
             shares = _estimate_shares(_weighted_sum(upload), upload.shape[1], tails)
             self._remember(upload.client, shares)
         return tails.bounded(largest_ratio(shares)), shares
+
+    def restrict(self, clients: Sequence[str]) -> "ClassShares":
+        """What is remembered of these clients."""
+        part = ClassShares()
+        for client in clients:
+            if client in self._rows:
+                part._remember(client, self._remembered(client))
+        return part
 
     def merge(self, other: "ClassShares") -> None:
         """Take over what the other remembers of further clients."""
@@ -268,6 +276,12 @@ class Trust(SumAggregator):
         other._spread_common()
         super().merge_state(other)
         self.shares.merge(other.shares)
+
+    def make_part(self, clients: Sequence[str]) -> Self:
+        """An empty one with the remembered shares of these clients."""
+        part = super().make_part(clients)
+        part.shares = self.shares.restrict(clients)
+        return part
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The sums, and the shares that are remembered over rounds."""

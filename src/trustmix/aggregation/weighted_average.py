@@ -5,7 +5,8 @@ The sum is folded one upload at a time in O(N*C) memory, whatever the number of 
 the scores; two folds merge into the fold of all their uploads, so servers may form a tree.
 """
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import torch
@@ -59,6 +60,12 @@ class Accumulator(Aggregator):
         """Sum w q / sum w, and sum w^2 / (sum w)^2."""
         _, weight, square, mixed = self._filled()
         return mixed / weight.unsqueeze(-1), square / weight.square()
+
+    def make_part(self, clients: Sequence[str]) -> Self:  # noqa: ARG002 - it remembers no clients
+        """An empty accumulator to fold these clients' uploads elsewhere, whose result is merged into this one."""
+        part = copy.copy(self)
+        part.reset()
+        return part
 
     def merge(self, other: Self) -> None:
         """Fold in everything that another accumulator of the same temperature has folded."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trustmix import records, storage
-from trustmix.aggregation.base import Aggregator, Upload
+from trustmix.aggregation.base import Aggregator
 from trustmix.aggregation.client_weights import vote_agreement_weights
 from trustmix.federation.callbacks import Callback
 from trustmix.lazy import MANY
@@ -146,10 +146,9 @@ class TrustRecorder(Callback):
     labels: torch.Tensor | None
     about: tuple[Mapping[str, torch.Tensor], Mapping[str, Any]]
     held: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    _votes: dict[str, torch.Tensor] = field(default_factory=dict, init=False)
 
     def on_round_begin(self, round_: int, aggregator: Aggregator) -> None:  # noqa: ARG002 - the interface
-        """Make the aggregator keep the client weights of the tracked samples.
+        """Make the aggregator keep the client weights and votes of the tracked samples.
 
         Parameters
         ----------
@@ -159,19 +158,6 @@ class TrustRecorder(Callback):
             The empty aggregator of the round.
         """
         aggregator.track(self.samples)
-        self._votes = {}
-
-    def on_upload(self, round_: int, upload: Upload) -> None:  # noqa: ARG002 - the interface
-        """Keep the votes of a client on the tracked samples.
-
-        Parameters
-        ----------
-        round_
-            The number of the round; not used.
-        upload
-            The upload of the client.
-        """
-        self._votes[upload.client] = upload.predictions[self.samples].argmax(1).cpu()
 
     def on_teacher(
         self, round_: int, clients: Sequence[str], aggregator: Aggregator, probabilities: torch.Tensor
@@ -195,7 +181,8 @@ class TrustRecorder(Callback):
             If a file cannot be written.
         """
         teacher = probabilities[self.samples].cpu()
-        votes, labels = torch.stack([self._votes[client] for client in clients]), teacher.argmax(1)
+        kept = aggregator.client_votes()
+        votes, labels = torch.stack([kept[client] for client in clients]), teacher.argmax(1)
         known = aggregator.client_weights()
         weights = (
             vote_agreement_weights(votes, labels)

@@ -114,7 +114,7 @@ def plan_command(
             console, f"The machine is busy, with {load:.0f} times the load of its cores; free cores take less time."
         )
     if cost.cpu_seconds is not None:
-        print_text(console, f"CPU time of all processes, by trial runs: about {format_duration(cost.cpu_seconds)}")
+        print_text(console, f"CPU time of all processes, by trial runs: about {cost.cpu_seconds:.0f} s")
     print_text(console, f"memory: up to {cost.memory / 1e9:.1f} GB")
     if cost.epsilon is not None:
         first, later, total = cost.epsilon

@@ -25,7 +25,6 @@ from trustmix.engines.process_pool import Worker
 from trustmix.engines.vectorized import stack_key, train_stacked
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import ENGINES, Client, EngineSetup
-from trustmix.lazy import MANY
 from trustmix.learners import DeviceConfig, TrainingJob
 from trustmix.learners.training import batches
 from trustmix.models import ClassifierModel
@@ -34,6 +33,8 @@ from trustmix.seeds import torch_generator
 log = logging.getLogger(__name__)
 
 MAX_TRIAL_CLIENTS, MAX_TRIAL_STEPS = 32, 16
+MAX_CONSIDERED = 256
+"""Clients among which those of a trial are looked for."""
 TRIAL_SECONDS = 0.25
 """A trial takes at most about this many seconds, unless one step takes longer."""
 RETRY_FACTOR = 2.0
@@ -86,7 +87,7 @@ def select_plan(
     plans = _candidates(len(clients), mode, precision, best_device() if device == "auto" else device, workers)
     if len(plans) == 1:
         return plans[0], f"{plans[0]} (as set)"
-    clients = trained_by_steps(list(clients[:MANY]))[:MAX_TRIAL_CLIENTS]
+    clients = trained_by_steps(list(clients[:MAX_CONSIDERED]))[:MAX_TRIAL_CLIENTS]
     if not clients:
         return plans[0], f"{plans[0]} (classifiers are fitted as a whole)"
     if not can_stack(clients, plans[0].hardware):

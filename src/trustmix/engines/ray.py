@@ -22,6 +22,7 @@ from trustmix.engines.autotune import best_device, select_plan
 from trustmix.engines.local import ExecutionPlan, LocalEngine, assign_clients, validate_ids
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation import ENGINES, Client, DiskStore, EngineSetup, Failure, Reply, Request
+from trustmix.federation.folding import MakeFolder, PartialRound, UploadFolder
 from trustmix.learners import DeviceConfig
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,8 @@ class RayEngine:
         self.keep, self.cpus, self.gpus = keep, cpus, gpus
         self._clients = validate_ids(clients)
         self._actors: list[Any] = []
+        self.received_bytes = 0
+        """Bytes that the actors have sent in the last exchange in which they folded uploads."""
         self._started = _connect(self._ray)
         try:
             shares = assign_clients(clients, self._count_actors(workers))
@@ -189,11 +192,7 @@ class RayEngine:
         StorageError
             If a client's state cannot be read or written.
         """
-        distinct = {id(request): request for request in requests.values()}
-        stored = [self._ray.put(request) for request in distinct.values()]
-        asked: dict[int, list[tuple[str, int]]] = {}
-        for client, request in requests.items():
-            asked.setdefault(self._actor_of[client], []).append((client, list(distinct).index(id(request))))
+        stored, asked = self._deal(requests)
         arriving = {
             index: self._actor(index).serve.options(num_returns="streaming").remote(share, *stored)
             for index, share in asked.items()
@@ -206,6 +205,78 @@ class RayEngine:
         finally:
             for index in arriving:  # an abandoned exchange: later answers must not reach the next exchange
                 self._stop(index)
+
+    def _deal(self, requests: Mapping[str, Request]) -> tuple[list[Any], dict[int, list[tuple[str, int]]]]:
+        """The distinct requests in the object store, and by actor its clients, each with the index of its request."""
+        distinct = {id(request): request for request in requests.values()}
+        places = {key: place for place, key in enumerate(distinct)}
+        asked: dict[int, list[tuple[str, int]]] = {}
+        for client, request in requests.items():
+            asked.setdefault(self._actor_of[client], []).append((client, places[id(request)]))
+        return [self._ray.put(request) for request in distinct.values()], asked
+
+    def exchange_folded(
+        self, requests: Mapping[str, Request], make_folder: MakeFolder
+    ) -> Iterator[Reply | Failure | PartialRound]:
+        """Run one step of each client that has a request; each actor folds the uploads of its clients.
+
+        What an actor sends grows by the figures of a client, not by its upload. Of an actor that dies nothing is used.
+
+        Parameters
+        ----------
+        requests
+            The request of each client, by client id.
+        make_folder
+            Makes what an actor folds with.
+
+        Yields
+        ------
+        Reply, Failure or PartialRound
+            One answer for each request, in the order of the requests, and before the first answer of an actor what it
+            has folded.
+
+        Raises
+        ------
+        StorageError
+            If a client's state cannot be read or written.
+        """
+        stored, asked = self._deal(requests)
+        running = {
+            index: self._actor(index).serve_folded.remote(make_folder([client for client, _ in share]), share, *stored)
+            for index, share in asked.items()
+        }
+        answers: dict[str, Reply | Failure] = {}
+        self.received_bytes = 0
+        try:
+            for client in requests:
+                if client not in answers:
+                    index = next(index for index, share in asked.items() if client in dict(share))
+                    part, found = self._receive_folded(index, running.pop(index), asked[index])
+                    answers |= found
+                    if part is not None:
+                        yield part
+                yield answers[client]
+        finally:
+            for index in running:  # an abandoned exchange
+                self._stop(index)
+
+    def _receive_folded(
+        self, index: int, running: Any, share: Sequence[tuple[str, int]]
+    ) -> tuple[PartialRound | None, dict[str, Reply | Failure]]:
+        """What an actor has folded, and the answers of its clients; failures if it has died."""
+        errors = self._ray.exceptions
+        try:
+            packed = self._ray.get(running)
+        except errors.RayTaskError as error:
+            raise error.cause from error
+        except errors.RayError as error:
+            log.debug("an actor died", exc_info=True)
+            self._stop(index)
+            reason = f"its actor died: {str(error).splitlines()[-1]}"
+            return None, {client: Failure(client, reason) for client, _ in share}
+        self.received_bytes += len(packed)
+        part, answers = self._ray.cloudpickle.loads(packed)
+        return part, {answer.client: answer for answer in answers}
 
     def _receive(self, client: str, arriving: Mapping[int, Iterator[Any]], died: dict[int, str]) -> Reply | Failure:
         """The answer of the client, which is the next answer of its actor."""
@@ -283,6 +354,41 @@ class ClientActor:
         StorageError
             If the node does not see the run directory.
         """
+        self._check_stores(asked)
+        # not `yield from`: Ray calls `send` on the generator, and list iterators have no such method
+        for answer in self.engine.exchange({client: requests[number] for client, number in asked}):  # noqa: UP028
+            yield answer
+
+    def serve_folded(self, folder: UploadFolder, asked: Sequence[tuple[str, int]], *requests: Request) -> bytes:
+        """Run one step of each client that has a request, and fold the uploads.
+
+        Parameters
+        ----------
+        folder
+            What to fold with.
+        asked, *requests
+            As in `serve`.
+
+        Returns
+        -------
+        bytes
+            What was folded, a `PartialRound`, and the answers without the uploads in it, pickled.
+
+        Raises
+        ------
+        StorageError
+            If the node does not see the run directory.
+        """
+        self._check_stores(asked)
+        given = {client: requests[number] for client, number in asked}
+        answers = [
+            folder.fold_here(answer, given[answer.client]) if isinstance(answer, Reply) else answer
+            for answer in self.engine.exchange(given)
+        ]
+        packed: bytes = _import_ray().cloudpickle.dumps((folder.result(), answers))
+        return packed
+
+    def _check_stores(self, asked: Sequence[tuple[str, int]]) -> None:
         for client, _ in asked:
             store = self.clients[client].store
             if isinstance(store, DiskStore) and not store.folder.is_dir():
@@ -290,9 +396,6 @@ class ClientActor:
                     f"The node {platform.node()} of the Ray cluster does not see {store.folder}; --out must name a "
                     f"directory that all nodes share."
                 )
-        # not `yield from`: Ray calls `send` on the generator, and list iterators have no such method
-        for answer in self.engine.exchange({client: requests[number] for client, number in asked}):  # noqa: UP028
-            yield answer
 
 
 def actors_that_fit(nodes: Iterable[Mapping[str, float]], cpus: float, gpus: float) -> int:

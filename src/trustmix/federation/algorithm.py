@@ -15,6 +15,7 @@ from trustmix.aggregation.guard import Guard
 from trustmix.federation.callbacks import Callback
 from trustmix.federation.client import Client, LabelSharing
 from trustmix.federation.engine import Engine
+from trustmix.federation.folding import MakeFolder, PartialRound
 from trustmix.federation.messages import Reply
 from trustmix.federation.public_set import Public
 
@@ -74,6 +75,14 @@ class ServerAlgorithm(ABC):
         TrustmixError
             If the reply is refused; nothing of it is kept.
         """
+
+    def make_folder(self, deadline: float | None) -> MakeFolder | None:  # noqa: ARG002 - the interface
+        """What folds uploads at a worker that runs clients, in this round; None where uploads travel to the server."""
+        return None
+
+    def merge(self, part: PartialRound) -> None:
+        """Take in what a worker has folded with a folder of `make_folder`."""
+        raise TypeError(f"{type(self).__name__} makes no folders, so it has nothing to merge: {part}")
 
     @abstractmethod
     def finalize(self, clients: Sequence[str]) -> RoundResult:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from trustmix.federation.folding import MakeFolder, PartialRound
 from trustmix.federation.messages import Failure, Reply, Request
 from trustmix.learners.training import DeviceConfig
 from trustmix.registry import Registry
@@ -24,6 +25,16 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release what the engine holds; it is not used any more."""
+
+
+@runtime_checkable
+class FoldingEngine(Engine, Protocol):
+    """An engine whose workers can fold the uploads of their clients."""
+
+    def exchange_folded(
+        self, requests: Mapping[str, Request], make_folder: MakeFolder
+    ) -> Iterator[Reply | Failure | PartialRound]:
+        """As `exchange`; what a worker has folded comes before the answers of its clients, or not at all."""
 
 
 @dataclass(frozen=True)

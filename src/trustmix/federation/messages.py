@@ -58,6 +58,8 @@ class Reply:
     """The fraction of public samples on which the client's class is the teacher's, after distillation."""
     public_epochs: int | None = None
     """The epochs that the distillation took."""
+    folded: int | None = None
+    """Bytes of the upload, if a worker of the engine has folded it: then `payload` is None. No network sends this."""
 
 
 @dataclass(frozen=True)

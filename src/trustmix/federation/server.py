@@ -20,7 +20,8 @@ from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation.algorithm import RoundResult, ServerContext
 from trustmix.federation.callbacks import Callback, ProgressEvent
 from trustmix.federation.client import Client, LabelSharing
-from trustmix.federation.engine import ENGINES, Engine
+from trustmix.federation.engine import ENGINES, Engine, FoldingEngine
+from trustmix.federation.folding import PartialRound
 from trustmix.federation.history import MAX_RECALLS, WALL, History, Round
 from trustmix.federation.late import pack_late, unpack_late, upload_only, without_late
 from trustmix.federation.messages import Absence, Failure, Reply, Request
@@ -63,6 +64,8 @@ class RoundReplies:
     seconds: dict[str, float] = field(default_factory=dict)
     duplicates: dict[str, int] = field(default_factory=dict)
     """Answers beyond the first, by client."""
+    folding: bool = False
+    """Whether workers of the engine fold uploads."""
 
     def add_seconds(self, seconds: Mapping[str, float]) -> None:
         """Add the time of stages."""
@@ -241,8 +244,13 @@ class Federation:
         if request.train:
             self.algorithm.begin_round(request.round, request.teacher)
         self._report_progress(event)
-        requests = dict.fromkeys(asked, request)
-        for done, answer in enumerate(self.engine.exchange(requests), 1):
+        requests, done = dict.fromkeys(asked, request), 0
+        for answer in self._answers(requests, request, result):
+            if isinstance(answer, PartialRound):
+                self.algorithm.merge(answer)
+                result.add_seconds({"mix": answer.seconds})
+                continue
+            done += 1
             self._report_progress(replace(event, done=min(done, len(asked))))
             if answer.client in result.replies or answer.client in result.failed:
                 result.duplicates[answer.client] = result.duplicates.get(answer.client, 0) + 1
@@ -257,6 +265,17 @@ class Federation:
             if client not in result.replies and client not in result.failed:
                 result.failed[client], result.absence[client] = "the engine brought no answer", "failed"
         return result
+
+    def _answers(
+        self, requests: Mapping[str, Request], request: Request, result: RoundReplies
+    ) -> Iterator[Reply | Failure | PartialRound]:
+        """The answers of an exchange, whose uploads the workers of the engine fold if they can."""
+        if request.upload and isinstance(self.engine, FoldingEngine):
+            make_folder = self.algorithm.make_folder(self.participation.deadline)
+            if make_folder is not None:
+                result.folding = True
+                return self.engine.exchange_folded(requests, make_folder)
+        return self.engine.exchange(requests)
 
     def _use_late(self, request: Request, late: Mapping[str, Reply], result: RoundReplies) -> dict[str, Reply]:
         """Take in uploads of earlier rounds of clients without a newer one; return those that arrived just now."""
@@ -284,10 +303,11 @@ class Federation:
         if reason is not None:
             return Failure(answer.client, reason, kind="refused")
         answer = sanitize_reply(answer)
-        if answer.payload is not None:
-            result.upload_bytes[answer.client] = len(answer.payload)
+        folded = answer.folded if result.folding and answer.payload is None else None
+        if folded is not None or answer.payload is not None:
+            result.upload_bytes[answer.client] = len(answer.payload or b"") if folded is None else folded
         result.add_seconds(answer.seconds)
-        failure = self._aggregate(answer, result) if request.train else None
+        failure = self._aggregate(answer, result) if request.train and folded is None else None
         if failure is None:
             result.replies[answer.client] = replace(answer, payload=None)  # aggregated: only its figures are kept
         return failure
