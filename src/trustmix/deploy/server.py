@@ -346,10 +346,25 @@ def run_server(
             status.add(line)
             log.info(_format_round(line))
         history = History(directory.rounds(), recipe.metric)
+        _warn_of_worse_clients(history)
         if student is not None:
             save_models(directory.path, recipe, InputSpec.from_dataset(setup.data), len(history.rounds))
         directory.finish(history, recipe.method)
     return history
+
+
+def _warn_of_worse_clients(history: History) -> None:
+    """Name the clients that end with less accuracy on their own test data than they had alone in round 1."""
+    first, last = history.rounds[0], history.rounds[-1]
+    for client in last.own_test:
+        alone, found = first.local_accuracy.get(client), last.accuracy[client]
+        if first.round == 1 and alone is not None and found < alone:
+            log.warning(
+                "client %s ends at %.1f %% on its own test data, below the %.1f %% that it had alone in round 1",
+                client,
+                100 * found,
+                100 * alone,
+            )
 
 
 def _run_info(setup: ServerSetup, run: str) -> RunInfo:
