@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.deployment import Deployment
 from trustmix.transport.refusal import DATA
 
-QUIET_ROUNDS = 10
+QUIET_ROUNDS = 25
 """Rounds at the end in which nothing more happens and every node is to come back."""
 WRONG_SHARE = 99
 """The share in a wrong file; no recipe here has as many clients."""

@@ -8,6 +8,7 @@ server gets is one of a fixed list (`refusal`).
 import logging
 import math
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,10 +134,11 @@ class MessageHandler:
     def _handle_request(self, folder: Path, request: Request) -> RecordDict:
         """The reply to a request; after the closing request, which trains nothing, the model is exported."""
         log.info("round %d" if request.train else "the last teacher, of round %d", request.round - (not request.train))
-        client = self._load_client(folder)
+        client, begin = self._load_client(folder), time.perf_counter()
         with failing_as(STEP):
             stepped = client.step(request)
             reply = pack_reply(stepped)
+        log.debug("request %d took %.3f s", request.round, time.perf_counter() - begin)
         if self.own_test and request.teacher is None and stepped.local_accuracy is not None:
             storage.write_json(folder / ALONE_FILE, stepped.local_accuracy)
         if not request.train:

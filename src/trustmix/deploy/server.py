@@ -13,6 +13,7 @@ from trustmix import storage
 from trustmix.data import Dataset, Labelled
 from trustmix.data.inference import InputSpec
 from trustmix.data.tabular import feature_names
+from trustmix.data.text import default_tokenizer, tokenizer_fingerprint
 from trustmix.deploy.flower_engine import FlowerEngine
 from trustmix.deploy.membership import MAX_ID, Membership
 from trustmix.deploy.monitor import run_monitor
@@ -382,7 +383,16 @@ def _run_info(setup: ServerSetup, run: str) -> RunInfo:
         mean=list(data.mean),
         std=list(data.std),
         columns=columns,
+        tokenizer=_tokenizer_fingerprint(recipe),
     )
+
+
+def _tokenizer_fingerprint(recipe: Recipe) -> str | None:
+    """The fingerprint of the tokenizer of the public set, where it has texts."""
+    source = recipe.data if recipe.public.data is None else recipe.public
+    name = recipe.data.name if recipe.public.data is None else recipe.public.data
+    tokenizer = (source.model_extra or {}).get("tokenizer", default_tokenizer(name))
+    return None if tokenizer is None else tokenizer_fingerprint(str(tokenizer))
 
 
 def _run_id(file: Path) -> str:
