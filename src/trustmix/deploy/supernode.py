@@ -103,6 +103,10 @@ def serve_node(supernode: SuperNode, handler: MessageHandler) -> None:
         try:
             if handle_next_message(supernode, handler):
                 begin, logged = time.monotonic(), ""
+            elif supernode.has_lost_reply():
+                # a new connection shows the server that no answer to its request will come
+                log.info("an answer of client %s was lost on its way; connecting again", handler.client_id)
+                supernode.stop()
             else:
                 time.sleep(POLL_INTERVAL)
         except ReplyNotDelivered as error:
