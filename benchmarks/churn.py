@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.deployment import Deployment
+from trustmix.transport.refusal import DATA
 
-QUIET_ROUNDS = 10
+QUIET_ROUNDS = 25
 """Rounds at the end in which nothing more happens and every node is to come back."""
 WRONG_SHARE = 99
 """The share in a wrong file; no recipe here has as many clients."""
@@ -77,9 +78,9 @@ class Churn(Deployment):
         elif kind in ("leaves", "crashes"):
             self.send_away(node, signal.SIGTERM if kind == "leaves" else signal.SIGKILL)
         elif kind == "comes with a wrong file":
+            refused = self.refusals(node)
             self.join(node, f'id = "{node}"\nshare = {WRONG_SHARE}\n')
             self.wrong.add(node)
-            refused = self.refusals(node)
             self.wait(lambda: self.refusals(node) > refused, seconds, f"the refusal of node {node}")
         else:
             self.send_away(node)
@@ -95,8 +96,9 @@ class Churn(Deployment):
         return True
 
     def refusals(self, node: str) -> int:
-        """How often the server has printed that it refuses a node."""
-        return self.log("serve").count(f"node {node} cannot join: it cannot read its data as the server asks")
+        """How often the server has printed why a node cannot join, or why one that joined before is left out."""
+        text = self.log("serve")
+        return text.count(f"node {node} cannot join: {DATA}") + text.count(f"left out {node}: {DATA}")
 
     def bring(self, node: str) -> None:
         """Start a node with the right file."""
@@ -124,7 +126,7 @@ class Churn(Deployment):
             assert later, f"node {node} came back after round {since} and never took part\n{self.log(node)}"
         for _, kind, node in self.events:
             if kind == "comes with a wrong file":
-                assert any(node in line["refused"] for line in lines), (node, [line["refused"] for line in lines])
+                assert any(DATA in (line["refused"].get(node), line["failed"].get(node)) for line in lines), node
                 assert f"share is {WRONG_SHARE}, but the recipe splits its data" in self.log(node)
         for line in lines:
             assert set(line["failed"]) | set(line["refused"]) <= set(self.nodes), line

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,16 +55,29 @@ class Deployment:
             "serve", "serve", self.recipe, *sets, "--address", self.address, "--out", str(self.out), *keys, *options
         )
 
-    def join(self, node: str, file: str | None = None, keys: Path | None = None) -> "subprocess.Popen[bytes]":
+    def join(
+        self,
+        node: str,
+        file: str | None = None,
+        keys: Path | None = None,
+        *,
+        address: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> "subprocess.Popen[bytes]":
         """Start a node; by default its id is the number of its share in the recipe's split."""
         place = self.folder / f"node-{node}.toml"
         place.write_text(file or f"share = {node}\n")
         given = ["--keys", str(keys or self.folder / "keys" / node)] if self.secure else ["--insecure"]
-        return self._start(node, "join", self.address, "--node", str(place), *given)
+        words = ["join", address or self.address, "--node", str(place), *given, *options]
+        return self._start(node, *words, environment=environment)
 
-    def _start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    def _start(
+        self, name: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> "subprocess.Popen[bytes]":
+        given = {**os.environ, **(environment or {})}
         with open(self.folder / f"{name}.log", "ab") as log:
-            process = subprocess.Popen([*COMMAND, *arguments], stdout=log, stderr=log, cwd=self.folder)
+            process = subprocess.Popen([*COMMAND, *arguments], stdout=log, stderr=log, cwd=self.folder, env=given)
         self.processes[name] = process
         return process
 

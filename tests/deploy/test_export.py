@@ -28,6 +28,7 @@ from ..transport.flower_messages import make_message
 RUN, NEXT_RUN = "0123456789abcdef", "fedcba9876543210"
 CLASSES = ["other", "ill", "healthy"]
 PUBLIC = Public(torch.randn(40, 2, generator=torch.Generator().manual_seed(0)), classes=3)
+LONG = ["rounds=2", "model.hidden=[8]", "train.public_epochs=100"]
 OWN = 'id = "north"\ndata = "patients.csv"\nlabel = "diagnosis"\n'
 
 
@@ -59,10 +60,14 @@ def run_info(run: str = RUN, public: Public = PUBLIC, **changes: object) -> RunI
     return info.model_copy(update=changes)
 
 
-def play(node: NodeConfig, info: RunInfo, public: Public = PUBLIC, *, close: bool = True) -> list[dict[str, object]]:
+def play(
+    node: NodeConfig, info: RunInfo, public: Public = PUBLIC, *, close: bool = True, teacher: torch.Tensor | None = None
+) -> list[dict[str, object]]:
     """What a node answers to the messages of a run of two rounds, with or without the closing one."""
     handler, found = make_handler(node), []
-    teachers = [torch.full((len(public.inputs), public.classes), 1 / public.classes)] * 2
+    if teacher is None:
+        teacher = torch.full((len(public.inputs), public.classes), 1 / public.classes)
+    teachers = [teacher] * 2
     messages = [encode_teacher(t, public.header("server", r), "float32") for r, t in enumerate(teachers, 1)]
     requests: list[tuple[str, dict[str, object], bytes | None]] = [
         ("query.hello", info.model_dump(), None),
@@ -100,13 +105,43 @@ def test_at_the_end_of_a_run_the_node_predicts_with_the_model_whose_accuracy_was
     assert predict(folder, tmp_path / "new.csv").accuracy == pytest.approx(recorded)
     assert tm.load_model(folder)(torch.zeros(5, 2)).shape == (5, 3)
     card = json.loads((folder / "card.json").read_text())
-    assert card["test"] == {"samples": 30, "accuracy": pytest.approx(recorded), "of_recipe": False}
+    measured = {name: card["test"][name] for name in ("samples", "accuracy", "of_recipe")}
+    assert measured == {"samples": 30, "accuracy": pytest.approx(recorded), "of_recipe": False}
     assert (card["client"], card["round"], card["finished"], card["classes"]) == ("north", 2, True, CLASSES)
     assert f"the model of client north after round 2 is in {folder} (accuracy" in caplog.text
     out = str(tmp_path / "p.npz")
     printed = CliRunner().invoke(app, ["predict", str(folder), str(tmp_path / "new.csv"), "--out", out])
     assert f"Accuracy: {100 * float(str(recorded)):.1f} % (samples with a label: 30)" in printed.output
     assert (folder.stat().st_mode & 0o777) == 0o700
+
+
+def test_a_node_whose_model_ends_below_what_it_had_alone_is_told_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trustmix")
+    node, recipe = write_node(tmp_path), Recipe.load("demo", [*LONG, "train.first_epochs=80"])
+    misleading = torch.eye(3)[torch.zeros(len(PUBLIC.inputs), dtype=torch.long)]
+    answers = play(node, run_info(recipe=recipe.client_toml()), teacher=misleading)
+    alone, recorded = float(str(answers[2]["local_accuracy"])), float(str(answers[-1]["accuracy"]))
+    assert recorded < 0.5 < alone
+    test = json.loads((tmp_path / "north-model" / "card.json").read_text())["test"]
+    assert (test["alone"], test["accuracy"]) == (pytest.approx(alone), pytest.approx(recorded))
+    assert f"below the {100 * alone:.1f} % that it had after training alone in round 1" in caplog.text
+
+
+def test_a_node_with_one_class_and_few_samples_is_warned_that_it_learns_too_little(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trustmix")
+    node = write_node(tmp_path)
+    rows = [line for line in (tmp_path / "patients.csv").read_text().splitlines() if not line.endswith("ill")][:41]
+    (tmp_path / "patients.csv").write_text("\n".join(rows) + "\n")
+    recipe = Recipe.load("demo", [*LONG, "train.first_epochs=3"])
+    others = torch.eye(3)[torch.ones(len(PUBLIC.inputs), dtype=torch.long)]
+    play(node, run_info(recipe=recipe.client_toml()), teacher=others)
+    assert "client north has 26 samples to train with, which is 3 training steps in the first round" in caplog.text
+    assert json.loads((tmp_path / "north-model" / "card.json").read_text())["test"]["most_frequent_class"] == 1.0
+    assert "below the 100.0 % of always answering the most frequent class of these samples" in caplog.text
 
 
 def test_a_model_is_exported_at_any_round_and_a_later_run_does_not_replace_that_of_an_earlier_one(

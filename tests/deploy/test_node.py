@@ -11,15 +11,17 @@ from typer.testing import CliRunner
 
 from trustmix.cli import app
 from trustmix.data import load
+from trustmix.data.text import tokenizer_fingerprint
+from trustmix.data.words import WORD_FEATURES
 from trustmix.deploy.node import NodeConfig, build_node_client
-from trustmix.deploy.node_data import load_node_data
+from trustmix.deploy.node_data import load_node_data, load_own_data
 from trustmix.deploy.node_policy import LABELS, WEIGHT_CLIENTS
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_federation
 from trustmix.federation import METHODS, LabelSharing, Public, Request
 from trustmix.settings.recipe import Recipe
-from trustmix.transport.refusal import CLASSES, DATA, INPUTS, MESSAGE, MODEL, PATHS, NodeRefusal, not_allowed
+from trustmix.transport.refusal import CLASSES, DATA, INPUTS, MESSAGE, MODEL, PATHS, TOKENIZER, NodeRefusal, not_allowed
 from trustmix.wire import decode_upload
 
 TABLE = "age,pressure,diagnosis\n" + "".join(f"{30 + i},{i % 7},{'ill' if i % 3 else 'healthy'}\n" for i in range(60))
@@ -391,3 +393,16 @@ def test_under_a_promise_no_figure_of_a_nodes_own_test_records_leaves(
     (tmp_path / "other").mkdir()
     open_ = build_node_client(write_node(tmp_path / "other", OWN), run_info(), PUBLIC, tmp_path / "open")
     assert open_.step(Request(1)).local_accuracy is not None
+
+
+def test_texts_of_another_tokenizer_are_refused_by_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "notes.csv").write_text("note,diagnosis\n" + "a cough,ill\nall well,healthy\n" * 10)
+    (tmp_path / "node.toml").write_text('id = "north"\ndata = "notes.csv"\ntext = "note"\nlabel = "diagnosis"\n')
+    node = NodeConfig.load(tmp_path / "node.toml")
+    public = Public(torch.zeros(3, WORD_FEATURES), classes=2)
+    for fingerprint in (None, tokenizer_fingerprint("words")):
+        info = run_info(classes=["healthy", "ill"], columns=None, tokenizer=fingerprint)
+        assert load_own_data(node, info, public).train.inputs.shape[1] == WORD_FEATURES
+    with pytest.raises(NodeRefusal, match='The tokenizer "words" of this node turns texts into other') as refused:
+        load_own_data(node, run_info(classes=["healthy", "ill"], columns=None, tokenizer="0" * 16), public)
+    assert refused.value.reason == TOKENIZER

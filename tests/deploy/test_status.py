@@ -44,7 +44,8 @@ def writer(link: FlowerLink, tmp_path: Path) -> StatusWriter:
 
 
 def test_the_status_names_who_is_awaited_who_is_absent_and_what_was_spent(writer: StatusWriter) -> None:
-    writer.add(replace(LINE, refused={"east": "it has a class that the server does not know"}))
+    refused = {"east": "it has a class that the server does not know", "north": "it has joined since"}
+    writer.add(replace(LINE, refused=refused))
     writer.write(["north"])
     status = read_status(writer.folder)
     now = float(str(status["updated"]))

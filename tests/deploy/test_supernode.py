@@ -17,6 +17,7 @@ from trustmix.transport.flower_processes import SuperNode
 from .flower_link import make_handler
 
 UNREGISTERED = "ERROR : Failed to initialize. Client error '406 Not Acceptable' for url 'https://localhost:9092'"
+CLOCK = "ERROR : Failed to initialize. Client error '417 Expectation Failed' for url 'https://localhost:9092'"
 IN_USE = "ERROR : Exit Code: 305 Failed to initialize. [code: 2004] Failed to activate SuperNode."
 CERTIFICATE = "ERROR : SSL/TLS handshake error detected."
 
@@ -71,6 +72,17 @@ def test_a_node_that_was_accepted_before_tries_again_and_a_new_one_gives_up(tmp_
         restart(tmp_path, CERTIFICATE)
     accept(tmp_path)
     assert restart(tmp_path, CERTIFICATE, DISCONNECT_TIMEOUT + 1) == 1
+
+
+def test_a_node_whose_clock_is_wrong_is_told_so_and_tries_again_if_it_was_accepted_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trustmix")
+    with pytest.raises(TrustmixError, match="the clock of this machine and that of the server differ by minutes"):
+        restart(tmp_path, CLOCK)
+    accept(tmp_path)
+    assert restart(tmp_path, CLOCK) == 1
+    assert "client north is refused, and tries again: the clock of this machine" in caplog.text
 
 
 def test_what_a_restart_means_is_logged_in_plain_words_and_once(

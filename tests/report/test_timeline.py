@@ -17,13 +17,13 @@ ROUNDS = [
 ]
 
 
-def write_served_run(folder: Path, data: dict[str, object]) -> RunDirectory:
+def write_served_run(folder: Path, data: dict[str, object], lines: list[Round] = ROUNDS) -> RunDirectory:
     recipe = Recipe.load({"data": data, "clients": 2, "rounds": 3, "engine": {"name": "flower"}})
     record = RunDirectory(folder)
     with record.begin(recipe, overwrite=False):
-        for line in ROUNDS:
+        for line in lines:
             record.append(line)
-        record.finish(History(ROUNDS), recipe.method)
+        record.finish(History(lines), recipe.method)
     return record
 
 
@@ -34,6 +34,15 @@ def test_a_timeline_shows_who_took_part_was_late_absent_or_refused_by_round(tmp_
     assert found == {"north": "●●●", "south": "–◌◐", "<b>east": "⊘"}
     assert timeline.rows[2].cells[1][1] == "south, round 2: late: no answer within 5 s"
     assert [row.accuracy for row in timeline.rows] == ["–", "75.0 % on its own test data", "–"]
+
+
+def test_a_client_that_ends_below_what_it_had_alone_is_named(
+    tmp_path: Path,
+) -> None:
+    lines = [replace(ROUNDS[0], local_accuracy={"north": 0.9}), *ROUNDS[1:]]
+    record = write_served_run(tmp_path / "run", {"name": "shared", "classes": ["healthy", "ill"]}, lines)
+    rows = {row.client: row.accuracy for row in build_timeline(load_study([record.path]).runs[0]).rows}
+    assert rows["north"] == "75.0 % on its own test data, below the 90.0 % it had alone in round 1"
 
 
 def test_a_report_of_a_deployment_invents_no_split_and_names_whose_test_data_it_measured(tmp_path: Path) -> None:

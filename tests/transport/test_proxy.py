@@ -34,7 +34,7 @@ from trustmix.cli import app
 from trustmix.errors import TrustmixError
 from trustmix.transport.flower_processes import free_port
 from trustmix.transport.keys import NodeKeys, ServerKeys, make_keys
-from trustmix.transport.node_auth import UNKNOWN_KEY
+from trustmix.transport.node_auth import UNKNOWN_KEY, WRONG_CLOCK
 from trustmix.transport.proxy import MAX_BODY_BYTES, MAX_QUERY_BYTES, run_proxy
 from trustmix.transport.quota import UploadQuota
 
@@ -121,21 +121,27 @@ def test_requests_of_nodes_are_forwarded_and_all_others_are_not_found(keys: Path
 
 
 def test_a_request_that_no_registered_key_has_signed_is_refused_before_its_body_is_read(
-    keys: Path, proxy: str, tmp_path: Path
+    keys: Path, proxy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    caplog.set_level("INFO", "trustmix")
+    monkeypatch.setattr("trustmix.transport.proxy.LOG_INTERVAL", -1.0)
     make_keys(tmp_path / "other", ["trustmix.example.org"], ["stranger"])
-    old = datetime.now(UTC) - timedelta(minutes=10)
+    old, early = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (-10, 60))
     signed = signed_headers(keys)
     wrong = signed_headers(keys, "south")["flwr-signature"]
     for headers, status in (
         ({}, UNKNOWN_KEY),
         (signed_headers(tmp_path / "other", "stranger"), UNKNOWN_KEY),
         ({**signed, "flwr-public-key": "no base64"}, UNKNOWN_KEY),
-        (signed_headers(keys, signed_at=old), 401),
+        (signed_headers(keys, signed_at=old), WRONG_CLOCK),
+        (signed_headers(keys, signed_at=early), WRONG_CLOCK),
+        ({**signed_headers(keys, signed_at=old), "flwr-signature": wrong}, 401),
         ({**signed, "flwr-signature": wrong}, 401),
         ({**signed, "flwr-timestamp": "yesterday"}, 401),
     ):
         assert post(keys, f"{proxy}/v1/fleet/pull-messages", headers=headers) == status
+    assert "node north at 127.0.0.1 is refused: its clock is 10 min behind the clock of this server" in caplog.text
+    assert "its clock is 60 min ahead of the clock of this server" in caplog.text
     head = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 32000000\r\n\r\n"
     with connect(keys, proxy) as connection:
         connection.sendall(head)

@@ -30,6 +30,12 @@ DEFAULT_TOKENIZER = "google/bert_uncased_L-2_H-128_A-2"
 """Name of BERT-tiny on the hub."""
 TOKENIZER_FILES = ("*.json", "*.txt", "*.model")
 """Files of a repository on the hub that are downloaded."""
+PROBES = (
+    "The quick brown fox jumps over 13 lazy dogs.",
+    "Fièvre à 39,5 °C; patient no. 7",
+    "naïve  CAFÉ\tdon't (re-)run",
+)
+"""Texts on which tokenizers of different versions differ: cases, accents, numbers, marks and spaces."""
 MAX_LENGTH = 2**16
 """Largest value of data.length, in tokens."""
 
@@ -315,6 +321,34 @@ def tokenize(texts: Sequence[str], tokenizer: str, length: int) -> torch.Tensor:
     with suppress(StorageError):  # without a cache, the next run tokenizes again
         storage.write_tensors(cached, {"tokens": tokens})
     return tokens
+
+
+def tokenizer_fingerprint(tokenizer: str) -> str:
+    """A text by which two machines find out whether their tokenizers turn texts into the same numbers.
+
+    Parameters
+    ----------
+    tokenizer
+        "words", the folder of a tokenizer, or its name on the hub.
+
+    Returns
+    -------
+    str
+        A hash of the vocabulary and of the numbers that some texts become.
+
+    Raises
+    ------
+    TrustmixError
+        If the tokenizer is not found.
+
+    Examples
+    --------
+    >>> len(tokenizer_fingerprint("words"))
+    16
+    """
+    vocabulary = [] if tokenizer == WORDS else sorted(load_tokenizer(tokenizer).get_vocab().items())
+    numbers = (hash_words if tokenizer == WORDS else lambda texts: _run_tokenizer(texts, tokenizer, 128))(PROBES)
+    return hashlib.sha256(json.dumps([vocabulary, numbers.tolist()]).encode()).hexdigest()[:16]
 
 
 def default_tokenizer(name: str | None) -> str | None:

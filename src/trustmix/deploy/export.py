@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trustmix import records, storage
 from trustmix.data import Labelled
+from trustmix.deploy.message_handler import ALONE_FILE
 from trustmix.deploy.node import NodeConfig
 from trustmix.deploy.node_data import data_kind, load_own_data
 from trustmix.deploy.node_policy import read_recipe
@@ -79,7 +80,7 @@ def export_model(node: NodeConfig, run_folder: Path) -> dict[str, object]:
         "parameters": sum(tensor.numel() for tensor in model_tensors(state[0]).values()),
         "inputs": {"shape": list(spec.shape), "dtype": spec.dtype},
         "classes": list(spec.classes),
-        "test": _measure(folder, node, test),
+        "test": _measure(folder, node, test, run_folder / ALONE_FILE),
         "privacy": recipe.privacy.model_dump(exclude_none=True) if recipe.privacy.epsilon is not None else None,
         "trustmix": version("trustmix"),
         "exported": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -138,7 +139,23 @@ def describe_card(card: Mapping[str, object], folder: Path) -> str:
     if isinstance(test, dict):
         owner = "the recipe" if test.get("of_recipe") else "the node"
         measured = f"accuracy {100 * test['accuracy']:.1f} % on {test['samples']} test samples of {owner}"
-    return f"the model of client {card['client']} after round {card['round']} is in {folder} ({measured})"
+    text = f"the model of client {card['client']} after round {card['round']} is in {folder} ({measured})"
+    return "".join([text, *(f"; WARNING: {warning}" for warning in _warnings(test))])
+
+
+def _warnings(test: object) -> list[str]:
+    """What its owner must know of a model that is worse on the node's own test samples than it could be."""
+    found = []
+    if isinstance(test, dict) and not test.get("of_recipe"):
+        alone, common = test.get("alone"), test.get("most_frequent_class")
+        if alone is not None and test["accuracy"] < alone:
+            found.append(f"that is below the {100 * alone:.1f} % that it had after training alone in round 1")
+        if common is not None and test["accuracy"] < common:
+            found.append(
+                f"that is below the {100 * common:.1f} % of always answering the most frequent class of these samples; "
+                "the model has learnt too little, see train.first_epochs, train.epochs and train.lr of the recipe"
+            )
+    return found
 
 
 def _own_recipe(node: NodeConfig, recipe: Recipe, run_info: RunInfo) -> Recipe:
@@ -162,13 +179,19 @@ def _test_set(node: NodeConfig, recipe: Recipe, run_info: RunInfo, public: Publi
     return load_own_data(node, run_info, public).test
 
 
-def _measure(folder: Path, node: NodeConfig, test: Labelled | None) -> dict[str, object] | None:
-    """The accuracy of the model, as it is loaded from its file."""
+def _measure(folder: Path, node: NodeConfig, test: Labelled | None, alone: Path) -> dict[str, object] | None:
+    """The accuracy of the model, as it is loaded from its file, and what it is to be compared with."""
     if test is None or not len(test):
         return None
     model = load_model(folder, node.id, allow_code=True)  # code that the node's own file names
     found = accuracy(model, test.inputs, test.labels, DeviceConfig())
-    return {"samples": len(test), "accuracy": found, "of_recipe": node.share is not None}
+    return {
+        "samples": len(test),
+        "accuracy": found,
+        "of_recipe": node.share is not None,
+        "alone": storage.read_json(alone) if alone.is_file() else None,
+        "most_frequent_class": float(test.labels.bincount().max()) / len(test),
+    }
 
 
 def _keep_other_run(folder: Path, run: str) -> None:

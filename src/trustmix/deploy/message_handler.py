@@ -8,6 +8,7 @@ server gets is one of a fixed list (`refusal`).
 import logging
 import math
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from trustmix.wire import decode_public_set
 
 log = logging.getLogger(__name__)
 
+ALONE_FILE = "alone.json"
+"""The file in a run's folder with the accuracy on own test samples after private training alone."""
 RUN_OVER = "the run is over; client %s waits for the next one (Ctrl-C ends)"
 """What is logged at the end of a run, and when the server has left after it."""
 
@@ -131,9 +134,13 @@ class MessageHandler:
     def _handle_request(self, folder: Path, request: Request) -> RecordDict:
         """The reply to a request; after the closing request, which trains nothing, the model is exported."""
         log.info("round %d" if request.train else "the last teacher, of round %d", request.round - (not request.train))
-        client = self._load_client(folder)
+        client, begin = self._load_client(folder), time.perf_counter()
         with failing_as(STEP):
-            reply = pack_reply(client.step(request))
+            stepped = client.step(request)
+            reply = pack_reply(stepped)
+        log.debug("request %d took %.3f s", request.round, time.perf_counter() - begin)
+        if self.own_test and request.teacher is None and stepped.local_accuracy is not None:
+            storage.write_json(folder / ALONE_FILE, stepped.local_accuracy)
         if not request.train:
             self.finished = folder.name
             self._export(folder)

@@ -9,6 +9,8 @@ The server's recipe decides how to train and what the classes are. What to read,
 node is decided by the node's file alone (see `node_policy`).
 """
 
+import logging
+import math
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ from trustmix.data import stratified_holdout
 from trustmix.deploy.node_data import NodeData, load_node_data, load_own_data
 from trustmix.deploy.node_policy import AllowConfig, read_recipe, validate_policy
 from trustmix.deploy.run_info import RunInfo
+from trustmix.engines.autotune import trained_by_steps
 from trustmix.errors import TrustmixError
 from trustmix.experiment.build import build_client, model_factories, probe_inputs, validate_privacy
 from trustmix.experiment.classifier_settings import validate_classifier_settings
@@ -33,6 +36,11 @@ from trustmix.settings.config import ModelConfig
 from trustmix.settings.recipe import Recipe
 from trustmix.settings.validation import format_validation_error
 from trustmix.transport.refusal import DATA, MODEL, PRIVACY, failing_as
+
+log = logging.getLogger(__name__)
+
+MIN_STEPS = 10
+"""Training steps in the first round below which a node is warned."""
 
 
 class NodeConfig(BaseModel):
@@ -237,7 +245,24 @@ def _build_own_client(node: NodeConfig, recipe: Recipe, run_info: RunInfo, publi
         validate_privacy(recipe, own.train.inputs, [client])
         _open_ledger(node, run_info.run, client)
     client.share_figures = client.privacy is None  # test records are as private as the others
+    _warn_of_few_steps(client)
     return client
+
+
+def _warn_of_few_steps(client: Client) -> None:
+    """Warn if the recipe trains a model for so few steps that it cannot have learnt anything."""
+    training, samples = client.training, len(client.private)
+    steps = training.first_epochs * math.ceil(samples / training.batch)
+    if steps < MIN_STEPS and trained_by_steps([client]):
+        log.warning(
+            "client %s has %d samples to train with, which is %d training steps in the first round (train.first_epochs "
+            "= %d, train.batch = %d of the server's recipe); a model hardly learns from so few",
+            client.id,
+            samples,
+            steps,
+            training.first_epochs,
+            training.batch,
+        )
 
 
 def _open_ledger(node: NodeConfig, run: str, client: Client) -> None:

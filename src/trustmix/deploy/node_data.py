@@ -11,10 +11,11 @@ from trustmix.data import Dataset, Labelled, from_arrays, load
 from trustmix.data.labels import split_off_test
 from trustmix.data.loading import read_npz
 from trustmix.data.tables import table_format
+from trustmix.data.text import default_tokenizer, tokenizer_fingerprint
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.federation import Public
-from trustmix.transport.refusal import CLASSES, INPUTS, NodeRefusal
+from trustmix.transport.refusal import CLASSES, INPUTS, TOKENIZER, NodeRefusal
 
 if TYPE_CHECKING:
     from trustmix.deploy.node import NodeConfig
@@ -169,7 +170,22 @@ def load_own_data(node: "NodeConfig", run_info: RunInfo, public: Public) -> Node
     TrustmixError
         If the data cannot be read as the server asks.
     """
+    _validate_tokenizer(node, run_info)
     return _match_inputs(_load_columns(node, run_info).relabel(run_info.classes), public)
+
+
+def _validate_tokenizer(node: "NodeConfig", run_info: RunInfo) -> None:
+    """Refuse to mix texts of two tokenizers: their numbers have the same form and mean other words."""
+    if node.data is None or data_kind(node) != "text" or run_info.tokenizer is None:
+        return
+    own = str((node.model_extra or {}).get("tokenizer", default_tokenizer("text")))
+    found = tokenizer_fingerprint(own)
+    if found != run_info.tokenizer:
+        raise NodeRefusal(
+            TOKENIZER,
+            f'The tokenizer "{own}" of this node turns texts into other numbers than that of the server (fingerprint '
+            f"{found}, there {run_info.tokenizer}); set tokenizer in the node's file to the same one, same version.",
+        )
 
 
 def _all_samples(dataset: Dataset) -> Labelled:

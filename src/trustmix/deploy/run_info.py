@@ -36,6 +36,8 @@ class RunInfo(BaseModel):
         The scaling of image channels.
     columns : list of str, optional
         The features of a table, in the order of the public table.
+    tokenizer : str, optional
+        The fingerprint of the tokenizer that made the public set of texts.
 
     Examples
     --------
@@ -54,6 +56,7 @@ class RunInfo(BaseModel):
     mean: list[float] = Field(max_length=MAX_NAMES)
     std: list[float] = Field(max_length=MAX_NAMES)
     columns: list[str] | None = Field(None, max_length=MAX_NAMES)
+    tokenizer: str | None = Field(None, max_length=MAX_NAME)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, object]) -> "RunInfo":

@@ -13,6 +13,7 @@ from trustmix import storage
 from trustmix.data import Dataset, Labelled
 from trustmix.data.inference import InputSpec
 from trustmix.data.tabular import feature_names
+from trustmix.data.text import default_tokenizer, tokenizer_fingerprint
 from trustmix.deploy.flower_engine import FlowerEngine
 from trustmix.deploy.membership import MAX_ID, Membership
 from trustmix.deploy.monitor import run_monitor
@@ -346,10 +347,25 @@ def run_server(
             status.add(line)
             log.info(_format_round(line))
         history = History(directory.rounds(), recipe.metric)
+        _warn_of_worse_clients(history)
         if student is not None:
             save_models(directory.path, recipe, InputSpec.from_dataset(setup.data), len(history.rounds))
         directory.finish(history, recipe.method)
     return history
+
+
+def _warn_of_worse_clients(history: History) -> None:
+    """Name the clients that end with less accuracy on their own test data than they had alone in round 1."""
+    first, last = history.rounds[0], history.rounds[-1]
+    for client in last.own_test:
+        alone, found = first.local_accuracy.get(client), last.accuracy[client]
+        if first.round == 1 and alone is not None and found < alone:
+            log.warning(
+                "client %s ends at %.1f %% on its own test data, below the %.1f %% that it had alone in round 1",
+                client,
+                100 * found,
+                100 * alone,
+            )
 
 
 def _run_info(setup: ServerSetup, run: str) -> RunInfo:
@@ -367,7 +383,16 @@ def _run_info(setup: ServerSetup, run: str) -> RunInfo:
         mean=list(data.mean),
         std=list(data.std),
         columns=columns,
+        tokenizer=_tokenizer_fingerprint(recipe),
     )
+
+
+def _tokenizer_fingerprint(recipe: Recipe) -> str | None:
+    """The fingerprint of the tokenizer of the public set, where it has texts."""
+    source = recipe.data if recipe.public.data is None else recipe.public
+    name = recipe.data.name if recipe.public.data is None else recipe.public.data
+    tokenizer = (source.model_extra or {}).get("tokenizer", default_tokenizer(name))
+    return None if tokenizer is None else tokenizer_fingerprint(str(tokenizer))
 
 
 def _run_id(file: Path) -> str:

@@ -129,7 +129,9 @@ class StatusWriter:
             "round": self._round,
             "rounds": self.rounds,
             "clients": clients,
-            "refused": {**self._refused, **members.refusals},
+            "refused": {
+                name: reason for name, reason in {**self._refused, **members.refusals}.items() if name not in here
+            },
             "certificate_expires": self.certificate_expires,
             **self._totals,
         }

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from datetime import UTC, datetime
 
 from trustmix import storage
 from trustmix.deploy.export import describe_card, export_model
@@ -11,7 +12,7 @@ from trustmix.deploy.superlink import NODE_ID_FILE, ReplyNotDelivered, deactivat
 from trustmix.errors import TrustmixError
 from trustmix.transport.flower_processes import SuperNode
 from trustmix.transport.keys import NodeKeys, warn_of_expiry
-from trustmix.transport.node_auth import UNKNOWN_KEY
+from trustmix.transport.node_auth import UNKNOWN_KEY, WRONG_CLOCK
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ DISCONNECT_TIMEOUT = 120.0
 """Seconds for which a server may count a node as connected that was killed; Flower does so for one minute."""
 KEY_IN_USE = "Failed to activate SuperNode"
 """What flower-supernode prints if a node with the same key counts as connected."""
+CLOCK_ADVICE = "the clock of this machine and that of the server differ by minutes; set it, for example with NTP."
+"""What is printed if the server refuses the node's signature because of the time."""
 
 
 def join(node: NodeConfig, server: str, keys: NodeKeys | None) -> None:
@@ -100,6 +103,10 @@ def serve_node(supernode: SuperNode, handler: MessageHandler) -> None:
         try:
             if handle_next_message(supernode, handler):
                 begin, logged = time.monotonic(), ""
+            elif supernode.has_lost_reply():
+                # a new connection shows the server that no answer to its request will come
+                log.info("an answer of client %s was lost on its way; connecting again", handler.client_id)
+                supernode.stop()
             else:
                 time.sleep(POLL_INTERVAL)
         except ReplyNotDelivered as error:
@@ -117,6 +124,11 @@ def _restart(supernode: SuperNode, handler: MessageHandler, elapsed: float, logg
             f"The server at {supernode.server} does not let this node in: the key of client {client} in "
             f"{supernode.keys and supernode.keys.folder} is not registered there."
         )
+    wrong_clock = f"'{WRONG_CLOCK} " in reason
+    if wrong_clock and not node_id_file.exists():
+        raise TrustmixError(
+            f"The server at {supernode.server} does not let this node in: {CLOCK_ADVICE} It is {_utc_now()} UTC here."
+        )
     is_waiting = KEY_IN_USE in reason and elapsed < DISCONNECT_TIMEOUT
     if not node_id_file.exists() and not is_waiting:
         raise TrustmixError(
@@ -125,6 +137,8 @@ def _restart(supernode: SuperNode, handler: MessageHandler, elapsed: float, logg
         )
     if KEY_IN_USE in reason:
         text = f"client {client}: the server still counts an earlier connection as open; trying again"
+    elif wrong_clock:
+        text = f"client {client} is refused, and tries again: {CLOCK_ADVICE}"
     elif handler.finished:
         text = RUN_OVER % client
     else:
@@ -137,3 +151,7 @@ def _restart(supernode: SuperNode, handler: MessageHandler, elapsed: float, logg
     time.sleep(RESTART_DELAY)
     supernode.launch()
     return text
+
+
+def _utc_now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M}"

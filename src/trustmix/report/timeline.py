@@ -1,6 +1,6 @@
 """The section of a report about a deployment: who was there in each round, and each node's accuracy on its own data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trustmix.federation import Round
@@ -65,7 +65,11 @@ def build_timeline(run: Run) -> Timeline:
     lines = run.history.rounds[-MAX_ROUNDS:]
     names = dict.fromkeys(name for line in lines for name in (*line.participants, *line.failed, *line.refused))
     own = {client for line in lines for client in line.own_test}
-    rows = [TimelineRow(name, list(_cells(lines, name)), _accuracy(lines, name, name in own)) for name in sorted(names)]
+    alone = {line.round: line.local_accuracy for line in run.history.rounds[:1]}.get(1, {})
+    rows = [
+        TimelineRow(name, list(_cells(lines, name)), describe_accuracy(lines, name, alone if name in own else None))
+        for name in sorted(names)
+    ]
     return Timeline(run.folder.name, [line.round for line in lines], rows)
 
 
@@ -83,7 +87,33 @@ def _cells(lines: Sequence[Round], client: str) -> Iterator[tuple[str, str]]:
         yield SYMBOLS[what], f"{client}, round {line.round}: {what or 'not asked'}{': ' + why if why else ''}"
 
 
-def _accuracy(lines: Sequence[Round], client: str, own: bool) -> str:
-    """The last accuracy of a client, and on whose test data."""
+def describe_accuracy(lines: Sequence[Round], client: str, alone: Mapping[str, float] | None) -> str:
+    """The last accuracy of a client, on whose test data it is, and whether the client was better alone.
+
+    Parameters
+    ----------
+    lines : sequence of Round
+        The rounds of a run.
+    client : str
+        The client id.
+    alone : mapping of str to float, optional
+        The accuracies on own test data after private training alone, by client; None for common test data.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> lines = [Round(1, "trust", accuracy={"north": 0.5}), Round(2, "trust", accuracy={"north": 0.25})]
+    >>> describe_accuracy(lines, "north", {"north": 0.75})
+    '25.0 % on its own test data, below the 75.0 % it had alone in round 1'
+    """
     last = next((line.accuracy[client] for line in reversed(lines) if client in line.accuracy), None)
-    return "–" if last is None else f"{100 * last:.1f} % on {'its own' if own else 'the common'} test data"
+    if last is None:
+        return "–"
+    if alone is None:
+        return f"{100 * last:.1f} % on the common test data"
+    before = alone.get(client)
+    worse = f", below the {100 * before:.1f} % it had alone in round 1" if before is not None and last < before else ""
+    return f"{100 * last:.1f} % on its own test data{worse}"

@@ -25,6 +25,8 @@ STOP_TIMEOUT = 5.0
 """Seconds that a program may take to end before it is killed."""
 MAX_LOG_BYTES = 10 * 2**20
 """The size of a program's log from which on a new start begins a new one; the last one is kept."""
+LOST_REPLY = b"Failed to send message "
+"""What flower-supernode prints if a connection breaks while it sends a reply, which it then forgets."""
 READY_POLL_INTERVAL = 0.2
 """Seconds between two checks whether a program answers."""
 
@@ -199,9 +201,27 @@ class SuperNode(FlowerProcess):
     def __init__(self, folder: Path, server: str, keys: NodeKeys | None) -> None:
         super().__init__("flower-supernode", folder, free_port())
         self.server, self.keys = server, keys
+        self._read_to = 0
+
+    def has_lost_reply(self) -> bool:
+        """Whether the program has given up sending a reply since the last call; it does not send it again.
+
+        Returns
+        -------
+        bool
+        """
+        if not self.log_file.exists():
+            return False
+        with open(self.log_file, "rb") as log:
+            begin = log.seek(self._read_to if log.seek(0, os.SEEK_END) >= self._read_to else 0)
+            text = log.read()
+        end = text.rfind(b"\n") + 1  # a line that is being written is read the next time
+        self._read_to = begin + end
+        return LOST_REPLY in text[:end]
 
     def launch(self) -> None:
         """Start the program."""
+        self._read_to = self.log_file.stat().st_size if self.log_file.exists() else 0
         if self.keys is None:
             self.start(["--superlink", self.server, "--insecure"])
             return

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 VALIDITY_DAYS = 825
 """Days for which certificates are valid."""
+CLOCK_MARGIN = datetime.timedelta(days=1)
+"""How much earlier than now a certificate is valid: the clock of another machine may be behind."""
 WARNING_DAYS = 30
 """Days before a certificate expires in which it is warned about."""
 
@@ -272,7 +274,7 @@ def _certificate(
         .issuer_name(subject if issuer is None else issuer[0].subject)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=10))
+        .not_valid_before(now - CLOCK_MARGIN)
         .not_valid_after(now + datetime.timedelta(days=VALIDITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=0 if issuer is None else None), True)
         .add_extension(_key_usage(authority=issuer is None), True)

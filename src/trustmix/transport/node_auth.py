@@ -28,6 +28,8 @@ from trustmix.transport.flower_internals import (
 
 UNKNOWN_KEY = 406
 """The status of HTTP for a request without a registered key; Flower's nodes give 401 and 403 other meanings."""
+WRONG_CLOCK = 417
+"""The status of HTTP for a request that a registered key has signed at another time than now."""
 MAX_TREE_DEPTH = 8
 """Levels of the objects of a message; Flower's messages have five."""
 
@@ -82,14 +84,32 @@ class NodeAuthenticator:
         str or None
             The node's id, or None if no registered key has signed the request within the last minutes.
         """
+        signed = self.signature_age(headers)
+        if signed is None:
+            return None
+        name, age = signed
+        return name if -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE else None
+
+    def signature_age(self, headers: Mapping[str, str]) -> tuple[str, float] | None:
+        """Who signed a request, and how long ago by the signer's clock.
+
+        Parameters
+        ----------
+        headers : mapping of str to str
+            The headers of the request.
+
+        Returns
+        -------
+        pair of str and float, or None
+            The node's id and seconds, below 0 if the signer's clock is ahead; None if no registered key has signed it.
+        """
         try:
             public_key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
             signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
             timestamp = headers[TIMESTAMP_HEADER]
             name, key = self._nodes[public_key]
             age = (datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(timestamp)).total_seconds()
-            is_recent = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
-            return name if is_recent and verify_signature(key, timestamp.encode("ascii"), signature) else None
+            return (name, age) if verify_signature(key, timestamp.encode("ascii"), signature) else None
         except (KeyError, ValueError, TypeError, OverflowError, binascii.Error):
             return None
 

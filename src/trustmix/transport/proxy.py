@@ -30,7 +30,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trustmix.errors import TrustmixError
 from trustmix.transport.keys import ServerKeys
-from trustmix.transport.node_auth import UNKNOWN_KEY, NodeAuthenticator, sends_own_messages
+from trustmix.transport.node_auth import UNKNOWN_KEY, WRONG_CLOCK, NodeAuthenticator, sends_own_messages
 from trustmix.transport.quota import UploadQuota
 
 log = logging.getLogger(__name__)
@@ -289,8 +289,9 @@ class Proxy:
         -------
         Response
             The SuperLink's response, or a refusal: 404 for a request that nodes do not send, UNKNOWN_KEY for one
-            without a registered key, 401 for one whose signature is wrong or old, 403 for messages in another node's
-            name, 411 for a request without its length, 413 for one that is too large or beyond the node's quota, 408
+            without a registered key, WRONG_CLOCK for one that was signed at another time, 401 for one whose signature
+            is wrong, 403 for messages in another node's name, 411 for a request without its length, 413 for one that is
+            too large or beyond the node's quota, 408
             for one that takes too long, 429 for one too many at the same time, 503 while the SuperLink is not ready.
         """
         action = request.path_params["action"]
@@ -311,12 +312,17 @@ class Proxy:
     def _refuse_stranger(self, request: Request) -> Response:
         """Refuse a request that no registered key has signed; the log names who sent it, at most once a second."""
         known = self._authenticator is not None and self._authenticator.knows_key(request.headers)
+        signed = None if self._authenticator is None else self._authenticator.signature_age(request.headers)
         if time.monotonic() - self._last_logged > LOG_INTERVAL:
             self._last_logged = time.monotonic()
             host = request.client.host if request.client else "unknown"
-            reason = "its signature is wrong, or its clock is" if known else "its key is not registered"
-            log.info("a node at %s is refused: %s", host, reason)
-        return _refuse(401 if known else UNKNOWN_KEY)
+            reason = "its signature is wrong" if known else "its key is not registered"
+            if signed is not None:
+                name, age = signed
+                log.info("node %s at %s is refused: its clock is %s", name, host, describe_clock(age))
+            else:
+                log.info("a node at %s is refused: %s", host, reason)
+        return _refuse(WRONG_CLOCK if signed is not None else 401 if known else UNKNOWN_KEY)
 
     async def _forward(self, request: Request, action: str, node: str) -> Response:
         """Read the body of an authenticated request, if it may be read, and forward it."""
@@ -350,6 +356,26 @@ class Proxy:
             return Response(status_code=503)  # a node tries again
         kept = {key: value for key, value in response.headers.items() if key not in HOP_HEADERS}
         return Response(response.content, response.status_code, kept)
+
+
+def describe_clock(age: float) -> str:
+    """How far another machine's clock is from this one's.
+
+    Parameters
+    ----------
+    age : float
+        Seconds by which it is behind; below 0 if it is ahead.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> describe_clock(3600.4), describe_clock(-90.0)
+    ('60 min behind the clock of this server', '1.5 min ahead of the clock of this server')
+    """
+    return f"{abs(age) / 60:.3g} min {'behind' if age > 0 else 'ahead of'} the clock of this server"
 
 
 def _refuse(status: int) -> Response:

@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
+from trustmix.transport.flower_internals import ErrorCode
 
 FACTS, PAYLOAD = "facts", "payload"
 METRICS_SENT = ("balanced_accuracy", "macro_f1", "auroc")
@@ -20,6 +21,8 @@ FIGURES = ("accuracy", "local_accuracy", "epsilon", "epsilon_round", "nll", "ece
 """Numbers of a reply, each of which may be absent."""
 NOT_FACTS = ("payload", "recall")
 """Parts of a reply that are no facts of its message: recalls would show which classes a node's test set has."""
+NODE_GONE = "its connection was lost before it answered"
+"""The reason for a node that the SuperLink counts as gone."""
 MAX_REASON = 500
 """Characters of a client's error text that are kept."""
 
@@ -161,7 +164,8 @@ def parse_reply(client: str, request: Request, message: Message) -> Reply | Fail
     Reply or Failure
     """
     if message.has_error():
-        return Failure(client, error_reason(message))
+        reason = error_reason(message)
+        return Failure(client, reason, kind="absent" if reason == NODE_GONE else "failed")
     try:
         facts, payload = unpack_record(message.content)
         if "failure" in facts:
@@ -178,7 +182,7 @@ def parse_reply(client: str, request: Request, message: Message) -> Reply | Fail
 
 
 def error_reason(message: Message) -> str:
-    """The reason that Flower gives for a message without content, on one line.
+    """The reason why a message has no content: for a node that is gone in plain words, else Flower's own, on one line.
 
     Parameters
     ----------
@@ -189,6 +193,8 @@ def error_reason(message: Message) -> str:
     -------
     str
     """
+    if message.error.code == ErrorCode.NODE_UNAVAILABLE:
+        return NODE_GONE
     return " ".join(str(message.error.reason or f"error {message.error.code}").split())[:MAX_REASON]
 
 

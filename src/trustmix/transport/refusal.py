@@ -15,6 +15,7 @@ PUBLIC_SET = "the public set is not the announced one"
 CLASSES = "it has a class that the server does not know"
 INPUTS = "its inputs are of another shape or type than the public set"
 DATA = "it cannot read its data as the server asks"
+TOKENIZER = "its tokenizer is another one, or another version, than the server's"
 MODEL = "its model cannot be built or does not take its data"
 PRIVACY = "the promise of privacy cannot be kept with its data and model"
 PATHS = "it follows no path and runs no code that the server names"
@@ -28,6 +29,7 @@ REASONS = (
     CLASSES,
     INPUTS,
     DATA,
+    TOKENIZER,
     MODEL,
     PRIVACY,
     PATHS,
