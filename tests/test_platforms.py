@@ -11,7 +11,9 @@ import psutil  # has modules of its own for each system
 
 for module in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
     sys.modules[module] = None
-for module in ("PIL", "cryptography", "datasets", "flwr", "matplotlib", "mlflow", "opacus", "ray", "tensorboard"):
+for module in ("PIL", "cryptography", "datasets", "flwr", "matplotlib", "opacus", "ray"):
+    sys.modules[module] = None
+for module in ("mlflow", "tensorboard", "wandb"):
     sys.modules[module] = None
 for module, name in ((os, "fork"), (os, "sched_getaffinity"), (os, "sysconf"), (signal, "SIGKILL")):
     delattr(module, name)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,7 +90,68 @@ print(json.dumps([len(runs), runs[0].info.status, runs[0].data.params, history])
         assert [value for _, value in logged] == pytest.approx([line[name] for line in lines])
 
 
-@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason=NO_TRACKERS)
+def test_wandb_has_one_offline_run_with_every_round_once_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    lines = recorded(tmp_path, "wandb", "team/trials")
+    (file,) = (tmp_path / "runs" / "one" / "wandb").glob("offline-run-*/run-*.wandb")
+    code = """
+import json, sys
+from wandb.proto.wandb_internal_pb2 import Record
+from wandb.sdk.internal.datastore import DataStore
+store, found = DataStore(), {"history": [], "files": []}
+store.open_for_scan(sys.argv[1])
+while (data := store.scan_data()) is not None:
+    record = Record()
+    record.ParseFromString(data)
+    kind = record.WhichOneof("record_type")
+    if kind == "run":
+        found["run"] = [record.run.entity, record.run.project, record.run.display_name, record.run.run_id]
+        found["config"] = {item.key: json.loads(item.value_json) for item in record.run.config.update}
+    elif kind == "history":
+        row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+        found["history"].append(row)
+    elif kind == "exit":
+        found["exit"] = record.exit.exit_code
+    elif kind == "files":
+        found["files"] += [item.path for item in record.files.files]
+print(json.dumps(found))
+"""
+    output = subprocess.check_output([sys.executable, "-c", code, str(file)], cwd=tmp_path, text=True)
+    found = json.loads(output.splitlines()[-1])
+    stored = json.loads((tmp_path / "runs" / "one" / "wandb.json").read_text())
+    assert found["run"] == ["team", "trials", "runs/one", stored["run"]]
+    assert found["config"]["split.samples_per_client"] == 40
+    assert found["exit"] == 0
+    assert [row["_step"] for row in found["history"]] == [1, 2, 3]
+    for name in ("accuracy_mean", "bytes_up", "concentration"):
+        assert [row[name] for row in found["history"]] == pytest.approx([line[name] for line in lines])
+    assert "wandb-metadata.json" not in found["files"], "the machine and the command are not recorded"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason=NO_TRACKERS)
+def test_wandb_without_a_login_is_refused_in_a_sentence_before_the_first_round(tmp_path: Path) -> None:
+    settings = ["--set", "track.wandb=trials", "--set", "rounds=1", "--out", str(tmp_path / "run")]
+    home = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-m", "trustmix.cli", "run", "demo", *settings],
+        env={**os.environ, **home},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 2
+    assert "Error: track.wandb: trials cannot be used" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "run" / "rounds.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow", "wandb"])
 def test_without_the_library_the_error_names_what_to_install_and_nothing_is_written(
     tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

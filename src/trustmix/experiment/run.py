@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trustmix.callbacks import MLflow, ProgressBar, TensorBoard, in_notebook
+from trustmix.callbacks import MLflow, ProgressBar, TensorBoard, WandB, in_notebook
 from trustmix.data.inference import InputSpec
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.experiment.build import Experiment, build_federation, model_factories
@@ -143,6 +143,7 @@ def _require_directory(recipe: Recipe, *, resume: bool, overwrite: bool) -> None
         "overwrite": overwrite,
         "track.tensorboard": recipe.track.tensorboard is not None,
         "track.mlflow": recipe.track.mlflow is not None,
+        "track.wandb": recipe.track.wandb is not None,
         "theory.every": recipe.theory.every is not None,
     }
     for name in (name for name, is_set in needs.items() if is_set):
@@ -179,6 +180,8 @@ def make_callbacks(recipe: Recipe, record: RunDirectory) -> list[Callback]:
         found.append(TensorBoard(Path(recipe.track.tensorboard), record.path))
     if recipe.track.mlflow is not None:
         found.append(MLflow(recipe.track.mlflow, record.path, recipe.settings()))
+    if recipe.track.wandb is not None:
+        found.append(WandB(recipe.track.wandb, record.path, recipe.settings()))
     tau = recipe.method.tau
     if recipe.theory.every is not None and tau is not None:
         found.append(TheoryCallback(build_probe(recipe), record.path, recipe.theory.every, tau))

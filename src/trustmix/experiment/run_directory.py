@@ -150,10 +150,10 @@ class RunDirectory:
             )
 
     def _remove_run(self) -> None:
-        records = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "environment.json", "report.html")
+        records = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "wandb.json", "environment.json", "report.html")
         for name in ("checkpoint/server.json", "summary.json", *records):
             (self.path / name).unlink(missing_ok=True)
-        for name in ("checkpoint", "models", "trust"):
+        for name in ("checkpoint", "models", "trust", "wandb"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / "recipe.toml").unlink(missing_ok=True)  # last: it marks the directory as that of a run
 

@@ -367,3 +367,4 @@ class TrackConfig(ConfigModel):
 
     tensorboard: str | None = Field(None, description="a folder of TensorBoard's; the run gets one of its own in it")
     mlflow: str | None = Field(None, description="MLflow's tracking URI, or a folder for its database")
+    wandb: str | None = Field(None, description="a project of W&B, or entity/project")
