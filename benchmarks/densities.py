@@ -2,10 +2,12 @@
 
     python -m benchmarks.densities fashion --classes 2 3 5 --seeds 0 1 2
     python -m benchmarks.densities mixed --classes 3 --seeds 0 1 2 --densities gaussians ratio
+    python -m benchmarks.densities --run RUN --densities gaussians ratio    # the models of a run's last uploads instead
 
 Prints a line of JSON for each seed, number of classes and density: the mean AUC of own against foreign samples, the
-accuracy (per cent) and NLL (nats) of each rule's teacher on the public set, and what share of UWA's weights the clients
-of each architecture have. With `--out` the lines are appended to a file, and those that it has are left out.
+accuracy (per cent) and NLL (nats) of each rule's teacher on the public set, the largest share of UWA's weights that one
+client has, and the shares of the clients of each architecture. With `--out` the lines are appended to a file, and those
+that it has are left out.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import torch
 from trustmix import Accumulator, Aggregator, Client, Recipe, Upload
 from trustmix.density import DENSITIES, DISCRIMINATOR, roc_auc, standardize_scores
 from trustmix.experiment.build import build_federation
-from trustmix.federation import METHODS, Distillation, ServerContext
+from trustmix.federation import METHODS, DiskStore, Distillation, ServerContext
 from trustmix.federation.client import ModelState, _run_jobs
 from trustmix.learners.scoring import density_samples, score_inputs
 from trustmix.learners.training import predict
@@ -42,6 +44,18 @@ def first_stage(recipe: Recipe) -> tuple[ServerContext, TrainedClients]:
         clients = [(client, client._resume(1)) for client in experiment.clients]
         for client, state in clients:
             client.private_job(state, 1).run()
+    return algorithm.context, clients
+
+
+def last_uploads(run: Path) -> tuple[ServerContext, TrainedClients]:
+    """What the server of a finished run has, and each client with the state that its last upload was made by."""
+    recipe = Recipe.load(run / "recipe.toml")
+    with build_federation(recipe) as experiment:
+        algorithm = experiment.federation.algorithm
+        assert isinstance(algorithm, Distillation)
+        for client in experiment.clients:
+            client.store = DiskStore(run / "checkpoint" / "clients" / client.id)
+        clients = [(client, client._resume(recipe.rounds + 1)) for client in experiment.clients]
     return algorithm.context, clients
 
 
@@ -85,13 +99,15 @@ def evaluate_density(kind: str, server: ServerContext, clients: TrainedClients) 
     teachers = {name: rule.compute().probabilities for name, rule in aggregators.items()}
     right = {name: 100 * float((teacher.argmax(1) == truth).double().mean()) for name, teacher in teachers.items()}
     losses = {name: negative_log_likelihood(teacher, truth) for name, teacher in teachers.items()}
+    trusted = torch.softmax(torch.stack(weights), 0).mean(1)
     shares: defaultdict[str, float] = defaultdict(float)
-    for (client, _), share in zip(clients, torch.softmax(torch.stack(weights), 0).mean(1), strict=True):
+    for (client, _), share in zip(clients, trusted, strict=True):
         shares[str(client.architecture)] += float(share)
     return {
         "auc": round(fmean(areas), 3) if areas else None,
         "accuracy": {name: round(value, 1) for name, value in right.items()},
         "nll": {name: round(value, 3) for name, value in losses.items()},
+        "largest": round(float(trusted.max()), 3),
         "share": {name: round(value, 3) for name, value in shares.items()},
     }
 
@@ -99,13 +115,19 @@ def evaluate_density(kind: str, server: ServerContext, clients: TrainedClients) 
 def main() -> None:
     """Train, then score and aggregate by each density in turn."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("recipe")
+    parser.add_argument("recipe", nargs="?", default="fashion")
+    parser.add_argument("--run", type=Path, help="the directory of a finished run, whose recipe it is then")
     parser.add_argument("--classes", type=int, nargs="+", default=[2, 3, 5], help="classes a client")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--densities", nargs="+", default=[*DENSITIES.names(), DISCRIMINATOR])
     parser.add_argument("--set", dest="changes", action="append", default=[], help="key=value")
     parser.add_argument("--out", type=Path, help="a file of lines that are there already")
     wanted = parser.parse_args()
+    if wanted.run:
+        server, clients = last_uploads(wanted.run)
+        for kind in wanted.densities:
+            print(json.dumps({"density": kind, **evaluate_density(kind, server, clients)}), flush=True)
+        return
     done = [json.loads(line) for line in wanted.out.read_text().splitlines()] if _exists(wanted.out) else []
     for seed in wanted.seeds:
         for held in wanted.classes:
