@@ -27,7 +27,7 @@ def output(name: str, folder: Path) -> str:
 
 
 def test_an_example_is_a_script(tmp_path: Path) -> None:
-    command = [sys.executable, EXAMPLES / "mix_arrays.py"]
+    command = [sys.executable, str(EXAMPLES / "mix_arrays.py")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == output("mix_arrays.py", tmp_path)

@@ -102,4 +102,4 @@ def test_only_networks_have_weights_to_exchange() -> None:
     made = learner()
     assert as_torch(made, "fedavg") is made
     with pytest.raises(TrustmixError, match="fedavg exchanges the weights of torch modules"):
-        as_torch(RefittingLearner(nn.Identity(), Training(), DeviceConfig()), "fedavg")
+        as_torch(RefittingLearner(nn.Identity(), Training(), DeviceConfig()), "fedavg")  # type: ignore[arg-type]
