@@ -1,10 +1,12 @@
 """The density ratio: against scikit-learn, against a ratio that is known, and at its edges."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
 
 from trustmix.density import ClassGaussians, DensityRatio, ratio, roc_auc
@@ -42,6 +44,66 @@ def test_weights_are_the_exact_posterior_where_the_true_ratio_is_known() -> None
     assert float((weights - exact).abs().mean()) < 1e-2
     true_log_ratio = public[:, 0] - 0.5
     assert float((scores[1] - true_log_ratio).abs().mean()) < 5e-2
+
+
+def reference_fit(own: Any, public: Any, ridge: float) -> LogisticRegression:
+    target = np.repeat([1, 0], [len(own), len(public)])
+    weight = np.where(target == 1, 0.5 / len(own), 0.5 / len(public))
+    return LogisticRegression(C=1 / ridge, tol=1e-10, max_iter=5000).fit(np.concatenate([own, public]), target, weight)
+
+
+def reference_log_ratio(own: Any, public: Any) -> tuple[Any, Any, float]:
+    """The log-ratios and the penalty, with the numbers of the documentation, by scikit-learn and NumPy."""
+    draws, wide = torch.Generator().manual_seed(0), own.shape[1] > 256
+    public_fold, own_fold = (torch.randperm(len(x), generator=draws).numpy() % 5 for x in (public, own))
+    if wide:
+        centre = public.mean(0)
+        directions = np.linalg.svd(public - centre)[2][:64].T
+        own, public = (own - centre) @ directions, (public - centre) @ directions
+    own, public = (np.clip((x - public.mean(0)) / public.std(0), -10, 10) for x in (own, public))
+    of_public, of_own, ridge = np.zeros(len(public)), np.zeros(len(own)), 0.1 if wide else 3 / len(own)
+    for fold in range(5):
+        kept, left = (own[own_fold != fold], public[public_fold != fold]), (own_fold == fold, public_fold == fold)
+        if fold == 0 and not wide:
+            fits = [reference_fit(*kept, penalty) for penalty in (ridge, 100 / len(own))]
+            losses = [
+                np.mean(
+                    [
+                        np.logaddexp(0, -fit.decision_function(own[left[0]])).mean(),
+                        np.logaddexp(0, fit.decision_function(public[left[1]])).mean(),
+                    ]
+                )
+                for fit in fits
+            ]
+            ridge = 100 / len(own) if losses[0] - losses[1] > 0.05 else ridge
+        fit = reference_fit(*kept, ridge)
+        of_own[left[0]], of_public[left[1]] = (
+            fit.decision_function(own[left[0]]),
+            fit.decision_function(public[left[1]]),
+        )
+    shift = logsumexp(of_public) - math.log(len(public))
+    return of_public - shift, of_own - shift, ridge
+
+
+@pytest.mark.parametrize(
+    ("own", "public", "ridge"),
+    [
+        (blobs(80, 1.0), blobs(300, 0.0, seed=1), 3 / 80),
+        (blobs(60, 0.3, 40), blobs(200, 0.0, 40, seed=1), 100 / 60),
+        (blobs(60, 1.0, 256), blobs(300, 0.0, 256, seed=3), 100 / 60),
+        (blobs(60, 1.0, 257), blobs(300, 0.0, 257, seed=3), 0.1),
+        (torch.cat([blobs(80, 1.0), torch.tensor([[90.0, -80.0, 9.0]])]), blobs(300, 0.0, seed=1), 3 / 81),
+    ],
+    ids=["narrow", "noise", "narrow as yet", "wide", "outlier"],
+)
+def test_the_log_ratio_is_that_of_scikit_learns_classifiers(
+    own: torch.Tensor, public: torch.Tensor, ridge: float
+) -> None:
+    of_public, of_own, penalty = reference_log_ratio(own.numpy(), public.numpy())
+    assert penalty == ridge
+    found = cross_fitted_log_ratio(own, public)
+    np.testing.assert_allclose(found[0], of_public, atol=5e-3)
+    np.testing.assert_allclose(found[1], of_own, atol=5e-3)
 
 
 def test_the_mean_of_the_ratio_over_the_public_set_is_one() -> None:

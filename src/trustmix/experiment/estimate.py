@@ -154,9 +154,9 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
 
 def _trial_clients(recipe: Recipe, on_demand: bool) -> list[Client]:
     """The clients of a federation without faults; the first ones where they are made on demand."""
-    changes = ["engine.name=local", "engine.mode=sequential", "faults.crash=0", "faults.late=0", "faults.slow=0"]
-    if not on_demand:
-        changes.append("engine.store=memory")
+    store = "disk" if on_demand else "memory"
+    engine = ["engine.name=local", "engine.mode=sequential", f"engine.store={store}"]
+    changes = [*engine, "faults.crash=0", "faults.late=0", "faults.slow=0"]
     with build_federation(Recipe.load(recipe, changes)) as experiment:
         return list(experiment.clients[:TRIAL_CLIENTS] if on_demand else experiment.clients)
 
