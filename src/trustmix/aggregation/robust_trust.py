@@ -299,7 +299,7 @@ def _consensus(tiles: Iterator[torch.Tensor], holders: Holders, weights: torch.T
     """What clients with these weights (M, C) make of the samples of each tile, (rows, C)."""
     seated = holders.seat(weights)
     odds = [opinion_odds(tile, seated, holders.rest(tile), weights) for tile in tiles]
-    return balance_classes(torch.cat(odds)).split([len(part) for part in odds])
+    return torch.split(balance_classes(torch.cat(odds)), [len(part) for part in odds])
 
 
 def _read_tiles(estimates: Spool, holders: Holders, tiles: list[tuple[int, int]]) -> Iterator[torch.Tensor]:
