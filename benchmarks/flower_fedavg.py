@@ -4,6 +4,7 @@
 """
 
 import sys
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -36,7 +37,8 @@ def step(message: Message, context: Context) -> Message:
     work = workload()
     private, _ = work.shares[int(context.node_config["partition-id"])]
     model = work.model(0)
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    arrays: Any = message.content["arrays"]
+    model.load_state_dict(arrays.to_torch_state_dict())
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     plain.train(model, optimizer, private.inputs, private.labels, 1, work.batch)
     metrics = MetricRecord({"num-examples": len(private)})
@@ -61,6 +63,6 @@ def serve(grid: Grid, _: Context) -> None:
 
 
 if __name__ == "__main__":
-    backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    backend: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server_app, client_app, len(workload().shares), backend_config=backend)
     sys.stdout.write(f"accuracy {accuracies[-1]:.4f}\n")

@@ -66,7 +66,7 @@ def run(work: Workload) -> float:
     evaluation = NNEvalHyperParams(local_batch_size=256)
     accuracies: list[float] = []
 
-    class Accuracy(TrainingProcessCallback[Any]):
+    class Accuracy(TrainingProcessCallback):  # type: ignore[misc]
         """Remembers what the evaluation before it has found."""
 
         def after_central_iteration(self, aggregate_metrics: Any, *_: Any, **__: Any) -> Any:
