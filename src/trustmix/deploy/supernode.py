@@ -16,7 +16,7 @@ from trustmix.transport.node_auth import UNKNOWN_KEY, WRONG_CLOCK
 
 log = logging.getLogger(__name__)
 
-POLL_INTERVAL = 0.5
+POLL_INTERVAL = 0.2
 """Seconds between two queries for a message."""
 RESTART_DELAY = 3.0
 """Seconds before a SuperNode is started again."""
