@@ -1,4 +1,4 @@
-"""Three kinds of learners in a served federation that is killed: real processes, the numbers of a simulation."""
+"""Several kinds of learners in a served federation that is killed: real processes, the numbers of a simulation."""
 
 import signal
 from pathlib import Path
@@ -14,8 +14,8 @@ import trustmix as tm
 pytestmark = pytest.mark.slow
 
 TIMEOUT = 400
+BOOSTING = str(Path(__file__).parents[2] / "examples" / "boosting.toml")
 SETTINGS = [
-    "clients=3",
     "rounds=3",
     "public.samples=200",
     "train.first_epochs=3",
@@ -24,26 +24,29 @@ SETTINGS = [
 ]
 
 
-def test_server_and_a_node_with_boosted_trees_that_are_killed_and_started_again_change_no_number(
-    tmp_path: Path,
+@pytest.mark.parametrize(("recipe", "nodes", "killed"), [("tabular", "012", "0"), (BOOSTING, "0123", "01")])
+def test_server_and_nodes_with_boosted_trees_that_are_killed_and_started_again_change_no_number(
+    recipe: str, nodes: str, killed: str, tmp_path: Path
 ) -> None:
-    expected = tm.run(tm.Recipe.load("tabular", [*SETTINGS, "engine.mode=sequential"]))
-    deployment = Deployment(tmp_path, "tabular", [*SETTINGS, "participation.deadline=300"], ["0", "1", "2"])
+    settings = [f"clients={len(nodes)}", *SETTINGS]
+    expected = tm.run(tm.Recipe.load(recipe, [*settings, "engine.mode=sequential"]))
+    deployment = Deployment(tmp_path, recipe, [*settings, "participation.deadline=300"], list(nodes))
     try:
         deployment.serve()
-        for node in "012":
+        for node in nodes:
             deployment.join(node)
         deployment.wait(lambda: len(deployment.rounds()) >= 1, TIMEOUT, "the first round")
-        for name in ("serve", "0"):
+        for name in ("serve", *killed):
             deployment.processes[name].send_signal(signal.SIGKILL)
             deployment.processes[name].wait()
-        deployment.join("0")
+        for node in killed:
+            deployment.join(node)
         deployment.serve()  # it goes on where the run directory ends
-        assert deployment.finish(TIMEOUT) == 0, deployment.log("serve") + deployment.log("0")
+        assert deployment.finish(TIMEOUT) == 0, "".join(deployment.log(name) for name in ("serve", *killed))
         found = deployment.rounds()
     finally:
         deployment.close()
-    assert [sorted(line["participants"]) for line in found] == [["0", "1", "2"]] * 3
+    assert [sorted(line["participants"]) for line in found] == [list(nodes)] * 3
     for line, simulated in zip(found, expected.rounds, strict=True):
         assert line["accuracy"] == pytest.approx(simulated.accuracy, abs=1e-9)
         assert line["macro_f1"] == pytest.approx(simulated.macro_f1, abs=1e-9)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_iris
@@ -52,6 +53,32 @@ def test_a_forest_that_distils_learns_classes_it_has_not_seen_and_keeps_its_own(
     assert reply.accuracy > 0.9
     assert reply.agreement is not None
     assert reply.agreement > 0.9
+
+
+def test_dataframes_give_the_client_that_tensors_give() -> None:
+    frame, classes = pd.DataFrame(X.double().numpy(), columns=list("abcd")), pd.Series(Y.numpy())
+    public = tm.Public(frame.iloc[::2], 3)
+    own = (frame.iloc[1:100:2], classes.iloc[1:100:2])
+    one = tm.Client.from_arrays("0", forest, *own, public=public, test=(frame, classes))
+    two = tm.Client.from_arrays("0", forest, X[1:100:2], Y[1:100:2], public=PUBLIC, test=tm.Labelled(X, Y))
+    assert one.step(Request(1)).payload == two.step(Request(1)).payload
+    assert one.test is not None
+    assert torch.equal(one.test.inputs, X)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "sentence"),
+    [
+        (pd.DataFrame({"a": ["x", "y"]}), [0, 1], "inputs must be numbers"),
+        (pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}), [0, 1], "inputs must be numbers .*encode texts"),
+        ([[1.0], [2.0]], ["ham", "spam"], "labels must be whole numbers"),
+        ([[1.0], [2.0]], [0.5, 1.0], "labels must be whole numbers"),
+        ([[1.0], [2.0]], [0, 1, 1], r"labels have the shape \(3,\); there must be one for each of 2"),
+    ],
+)
+def test_arrays_that_are_no_samples_are_refused_in_a_sentence(inputs: Any, labels: Any, sentence: str) -> None:
+    with pytest.raises(TrustmixError, match=sentence):
+        tm.Client.from_arrays("0", forest, inputs, labels, public=PUBLIC)
 
 
 def test_distilling_is_a_fit_to_own_samples_and_to_public_ones_by_their_probabilities() -> None:
@@ -129,13 +156,14 @@ def test_what_only_networks_can_do_is_refused_before_the_first_fit(changes: list
 
 RUN = """
 import sys, trustmix as tm
-tm.run(tm.Recipe.load("tabular", sys.argv[2:]), out=sys.argv[1], resume="--resume" in sys.argv)
+tm.run(tm.Recipe.load(sys.argv[2], sys.argv[3:]), out=sys.argv[1])
 """
+BOOSTING = str(Path(__file__).parents[2] / "examples" / "boosting.toml")
 
 
-def run_killed(folder: Path, settings: list[str], after: int) -> None:
+def run_killed(folder: Path, recipe: str, settings: list[str], after: int) -> None:
     """Run in a process of its own that is killed as soon as a round is recorded."""
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(folder), *settings])
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(folder), recipe, *settings])
     rounds = folder / "rounds.jsonl"
     while process.poll() is None:
         if rounds.exists() and rounds.read_text().count("\n") >= after:
@@ -146,16 +174,28 @@ def run_killed(folder: Path, settings: list[str], after: int) -> None:
 
 
 @pytest.mark.slow
-def test_three_kinds_of_learners_killed_and_resumed_end_in_the_same_numbers(tmp_path: Path) -> None:
-    settings = ["clients=3", "rounds=4", "engine.mode=sequential", "train.first_epochs=3", "train.public_epochs=2"]
-    recipe = Recipe.load("tabular", settings)
+@pytest.mark.parametrize(("name", "clients"), [("tabular", "012"), (BOOSTING, "0123")])
+def test_several_kinds_of_learners_killed_and_resumed_end_in_the_same_numbers(
+    name: str, clients: str, tmp_path: Path
+) -> None:
+    short = ["rounds=4", "engine.mode=sequential", "train.first_epochs=3", "train.public_epochs=2"]
+    settings = [f"clients={len(clients)}", *short]
+    recipe = Recipe.load(name, settings)
     whole = tm.run(recipe, out=tmp_path / "whole")
-    run_killed(tmp_path / "killed", settings, after=2)
+    run_killed(tmp_path / "killed", name, settings, after=2)
     resumed = tm.run(recipe, out=tmp_path / "killed", resume=True)
     assert [line.accuracy for line in resumed.rounds] == [line.accuracy for line in whole.rounds]
     assert [line.teacher_nll for line in resumed.rounds] == [line.teacher_nll for line in whole.rounds]
-    assert [line.participants for line in resumed.rounds] == [["0", "1", "2"]] * 4
-    for name in "012":
-        one, other = (tm.load_model(tmp_path / folder, name) for folder in ("whole", "killed"))
+    assert [line.participants for line in resumed.rounds] == [list(clients)] * 4
+    for client_id in clients:
+        one, other = (tm.load_model(tmp_path / folder, client_id) for folder in ("whole", "killed"))
         inputs = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
         assert torch.equal(one(inputs), other(inputs))
+
+
+@pytest.mark.slow
+def test_xgboost_lightgbm_a_network_and_a_regression_are_each_better_together_than_alone() -> None:
+    changes = ["clients=4", "rounds=3", "public.samples=300", "engine.mode=sequential"]
+    alone, together = (tm.run(Recipe.load(BOOSTING, [*changes, f"rule={rule}"])) for rule in ("alone", "trust"))
+    for name in "0123":
+        assert together[-1].accuracy[name] > alone[-1].accuracy[name] + 0.2

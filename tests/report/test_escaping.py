@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from trustmix.experiment.theory import Findings, MeasuredRun
+from trustmix.experiment.theory import ROWS, Findings, MeasuredRun
 from trustmix.report import load_study, theory_page, write_report
 from trustmix.report.study import Cell, MethodLabel, Study, Task
 from trustmix.theory.analysis import TAUS, Curve
@@ -112,6 +112,14 @@ def test_texts_of_the_theory_stay_texts(hostile_theory_page: Path) -> None:
     *_, rounds, trust = page.data
     assert rounds["series"][0]["name"] == Path(HOSTILE).name
     assert trust is None
+
+
+def test_every_figure_of_the_theory_is_explained_where_it_stands(hostile_theory_page: Path) -> None:
+    heads = [head for head, _ in ROWS]
+    assert sorted(theory_page.MEANINGS) == sorted(heads)
+    text = " ".join(Reader(hostile_theory_page.read_text()).text.split())
+    for head in heads:
+        assert " ".join(theory_page.MEANINGS[head].split()) in text.partition(head)[2]
 
 
 @pytest.mark.parametrize("name", ["study_page", "hostile_theory_page"])

@@ -49,6 +49,9 @@ def test_a_report_of_a_deployment_invents_no_split_and_names_whose_test_data_it_
     record = write_served_run(tmp_path / "run", {"name": "shared", "classes": ["healthy", "ill"]})
     text = write_report(load_study([record.path]), tmp_path / "page.html").read_text()
     assert "Who was there" in text
+    assert 'aria-label="south, round 2: late: no answer within 5 s"' in text
+    for symbol, words in (("◌", "no answer in time"), ("–", "not connected")):
+        assert f'<span class="whole">{symbol} {words}</span>' in text
     assert "&lt;b&gt;east" in text
     assert "On each node&#39;s own test data" in text or "On each node's own test data" in text
     assert "classes each" not in text

@@ -223,7 +223,7 @@ def _setting_name(recipe: Recipe) -> str:
     split = recipe.split
     detail = {"classes": f"{split.classes_per_client} classes a client", "dirichlet": f"alpha = {split.alpha:g}"}
     data = recipe.data.name or recipe.data.source
-    return f"{data}, {detail.get(split.kind, split.kind)}, clients trained by {recipe.method.name}"
+    return f"{data}, {detail.get(split.kind, split.kind)}, clients trained by {recipe.method.label}"
 
 
 def _number(value: float | None) -> str:

@@ -15,36 +15,51 @@ from trustmix.theory.measurement import read_measurements
 
 SYMBOLS = (
     ("tau", "the temperature of the weights: 0 is AVG, 0.25 sUWA, 1 UWA"),
-    (
-        "χ, chi",
-        "concentration: the mean over samples of the sum of squared weights; 1/χ is the effective number of clients",
-    ),
     ("error", "the mean squared distance of the teacher's probabilities from those of the reference"),
     (
         "bias, variance",
         "the error of the mean teacher over runs, and how far a teacher is from that mean; both add up to the error",
     ),
+    ("F, F*", "the loss of true labels, and that of the reference model; 0 where labels are the reference"),
+)
+"""What the symbols of the whole page mean."""
+LEMMA_SYMBOLS = (
+    (
+        "own variance, shared, coupling",
+        "the parts of the variance: of single clients, of what they have in common, and of weights that vary with the "
+        "predictions",
+    ),
     (
         "sigma², rho",
         "the variance of a client's prediction over runs, and the correlation of that variation between clients",
     ),
-    (
-        "own, shared, coupling",
-        "the parts of the variance in Lemma 1: of single clients, of what they have in common, "
-        "and of weights that vary with the predictions",
-    ),
-    ("bound", "the upper bound of the error by Lemma 1, for weights that do not vary with the draw (coupling 0)"),
-    (
-        "F, |grad F|²",
-        "the objective that clients descend, and the squared norm of its gradient at the end of the measured round",
-    ),
-    (
-        "floor",
-        "the value of |grad F|² that the theory does not promise to get below. A floor above the measured |grad F|² "
-        "is no contradiction: it is a bound for the worst case, which is loose on this run and predicts nothing here",
-    ),
+    ("bound", "the upper bound of the error, for weights that do not vary with the draw (coupling 0)"),
 )
-"""What the symbols of the page mean."""
+"""What the columns of Lemma 1 mean."""
+MEANINGS = {
+    "final accuracy": "mean over clients, on the test set",
+    "chi": "concentration χ: the mean over samples of the sum of squared weights",
+    "effective clients": "1/χ: how many equally trusted clients would be as concentrated",
+    "teacher error": "against the reference",
+    "floor of |grad F|²": "zeta² / (1 - m): below it the theory promises nothing. A floor above the measurement is no "
+    "contradiction: it is a bound for the worst case, which is loose on this run and predicts nothing here",
+    "|grad F|², measured": "the squared norm of the gradient of F at the end of the measured round",
+    "floor of F - F*": "zeta² / (2 mu (1 - m)), with the PL constant; read like the other floor",
+    "F - F*, measured": "how far the loss of the clients is above F*",
+    "teacher error, labels": "against the true labels instead",
+    "score energy G²": "how strongly log-probabilities react to parameters",
+    "gradient error bound": "G² times the teacher error",
+    "gradient error, measured": "the squared distance of the gradients with this teacher and with a perfect one",
+    "alignment c": "the part of |grad F|² by which the gradient with a perfect teacher may differ from that of F",
+    "alignment b²": "what that difference has besides",
+    "noise nu²": "the variance of the gradient over batches",
+    "smoothness L": "the largest change of the gradient of F per distance, along the run",
+    "PL constant mu": "the least |grad F|² / (2 (F - F*)) along the run",
+    "alpha": "the free number of Proposition 1; the one with the lowest floor",
+    "m": "(1 + 1/alpha) c: the bias of a step grows with |grad F|² by this factor",
+    "zeta²": "(1 + alpha) G² error + (1 + 1/alpha) b²: the bias of a step that stays",
+}
+"""What each row of the table of runs means."""
 ERROR, BIAS = MethodLabel("reference", "error", 1), MethodLabel("avg", "bias²", 2)
 VARIANCE, CHI = MethodLabel("uwa", "variance", 3), MethodLabel("suwa", "χ", 4)
 
@@ -65,6 +80,7 @@ class CurveContent:
     runs: int
     lemma: NumberTable | None
     """Lemma 1 for some tau, where several runs share their split."""
+    symbols: tuple[tuple[str, str], ...] = LEMMA_SYMBOLS
 
 
 def write_theory_page(findings: Findings, out: Path) -> Path:
@@ -105,8 +121,8 @@ def write_theory_page(findings: Findings, out: Path) -> Path:
 
 
 def _run_table(findings: Findings) -> NumberTable:
-    rows = [[head, *(cell(run) for run in findings.runs)] for head, cell in ROWS]
-    return NumberTable(["", *findings.names], rows)
+    rows = [[head, *(cell(run) for run in findings.runs), MEANINGS[head]] for head, cell in ROWS]
+    return NumberTable(["", *findings.names, "meaning"], rows)
 
 
 def _curve_content(curve: Curve) -> CurveContent:

@@ -11,6 +11,15 @@ MAX_ROUNDS = 60
 """The largest number of rounds of a timeline; of a longer run, the last ones."""
 SYMBOLS = {"took part": "●", "late upload": "◐", "absent": "–", "late": "◌", "failed": "×", "refused": "⊘", "": ""}
 """How a timeline shows what became of a client in a round."""
+LEGEND = {
+    "took part": "took part",
+    "late upload": "upload of an earlier round, used in this one",
+    "absent": "not connected",
+    "late": "no answer in time",
+    "failed": "failed",
+    "refused": "answer refused",
+}
+"""What the symbols are explained by."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ def timeline_sections(study: Study) -> list[PageSection]:
         One section, or none.
     """
     found = [build_timeline(run) for run in study.runs if run.recipe.engine.name == "flower"]
-    legend = [(symbol, what) for what, symbol in SYMBOLS.items() if what]
+    legend = [(SYMBOLS[what], text) for what, text in LEGEND.items()]
     return [PageSection("timeline", "Who was there", "timeline.html", (found, legend))] if found else []
 
 

@@ -189,7 +189,7 @@ if (trustData) {
   const card = (run, one) => {
     const sample = run.shown[one.index], name = (group) => run.classes[group];
     const mark = (group) => (one.truth < 0 ? "" : group === one.truth ? "good" : "bad");
-    const look = sample.image ? make("img", { src: sample.image, alt: `public sample ${one.index + 1}`, loading: "lazy" }) : make("blockquote", {}, sample.text || `public sample ${one.index + 1}`);
+    const look = sample.image ? make("img", { src: sample.image, alt: `public sample ${one.index + 1}` }) : make("blockquote", {}, sample.text || `public sample ${one.index + 1}`);
     const mostTrusted = [...one.votes].sort((a, b) => b.share - a.share).slice(0, 3);
     const voters = mostTrusted.map(({ client, vote, share }) => make("li", {},
       make("span", {}, `client ${client}`),
