@@ -1,5 +1,6 @@
 """Trust under guard: the location against NumPy, and what clients that know the rule can do to it."""
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from trustmix.aggregation.robust_trust import (
     CLIP,
     MIN_VOTERS,
     N_ITERATIONS,
+    Holders,
     bounded_votes,
     class_estimates,
     clipped_mean,
@@ -75,12 +77,12 @@ def test_a_class_without_votes_has_no_location() -> None:
     assert clipped_mean(torch.ones(2, 1, 3), torch.zeros(1, 3)).tolist() == [[0.0], [0.0]]
 
 
-def spooled(estimates: Any, votes: Any) -> tuple[Spool, torch.Tensor, torch.Tensor]:
+def spooled(estimates: Any, votes: Any) -> tuple[Spool, Holders, torch.Tensor]:
     """Estimates (M, N, C) and votes (M, C) as `robust_location` takes them: without classes that have no votes."""
     votes, spool = torch.as_tensor(votes, dtype=torch.float64), Spool(torch.float32)
     for one, own in zip(torch.as_tensor(estimates), votes, strict=True):
         spool.append(one[:, own > 0])
-    return spool, votes > 0, votes
+    return spool, Holders(*(votes > 0).nonzero(as_tuple=True), *votes.shape), votes[votes > 0]
 
 
 def location_by_loops(estimates: Any, votes: Any) -> tuple[Any, Any]:
@@ -103,6 +105,14 @@ def location_by_loops(estimates: Any, votes: Any) -> tuple[Any, Any]:
     raise AssertionError
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 1000])
+def test_draws_follow_from_the_table_of_votes(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robust_trust, "DIGESTED", at_once)
+    votes = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.0, 1.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
+    _, holders, flat = spooled(torch.zeros(3, 1, 3), votes)
+    assert holders.digest(flat) == hashlib.sha256(votes.numpy().tobytes()).hexdigest()
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000))
 def test_the_precision_of_a_client_is_the_inverse_square_of_its_distance_relative_to_the_median_one(seed: int) -> None:
@@ -116,10 +126,17 @@ def test_the_precision_of_a_client_is_the_inverse_square_of_its_distance_relativ
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_any_tile_gives_the_same_location(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tile", [1, 17, 40, 100])
+@pytest.mark.parametrize("voters", [3, 1000])
+def test_any_tile_and_any_groups_of_classes_give_the_same_location(
+    tile: int, voters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     estimates, votes = torch.rand(6, 50, 3), torch.rand(6, 3)
+    votes[2:, 1] = 0
+    monkeypatch.setattr(robust_trust, "MAX_VOTERS", voters)
     whole = robust_location(*spooled(estimates, votes))
-    monkeypatch.setattr(robust_trust, "TILE", 100)
+    monkeypatch.setattr(robust_trust, "TILE", tile)
+    monkeypatch.setattr(robust_trust, "MIN_ROWS", 1)
     monkeypatch.setattr(spool, "CHUNK", 1000)
     for one, other in zip(whole, robust_location(*spooled(estimates, votes)), strict=True):
         torch.testing.assert_close(one, other)
