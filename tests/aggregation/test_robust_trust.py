@@ -1,5 +1,6 @@
 """Trust under guard: the location against NumPy, and what clients that know the rule can do to it."""
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -78,12 +79,12 @@ def test_a_class_without_votes_has_no_location() -> None:
     assert clipped_mean(torch.ones(2, 1, 3), torch.zeros(1, 3)).tolist() == [[0.0], [0.0]]
 
 
-def spooled(estimates: Any, votes: Any) -> tuple[Spool, torch.Tensor, torch.Tensor]:
+def spooled(estimates: Any, votes: Any) -> tuple[Spool, Holders, torch.Tensor]:
     """Estimates (M, N, C) and votes (M, C) as `robust_location` takes them: without classes that have no votes."""
     votes, spool = torch.as_tensor(votes, dtype=torch.float64), Spool(torch.float32)
     for one, own in zip(torch.as_tensor(estimates), votes, strict=True):
         spool.append(one[:, own > 0])
-    return spool, votes > 0, votes
+    return spool, Holders(*(votes > 0).nonzero(as_tuple=True), *votes.shape), votes[votes > 0]
 
 
 def consensus_by_loops(estimates: Any, held: Any, precision: Any) -> Any:
@@ -119,6 +120,14 @@ def location_by_loops(estimates: Any, votes: Any) -> tuple[Any, Any]:
     return location, precision
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 1000])
+def test_draws_follow_from_the_table_of_votes(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robust_trust, "DIGESTED", at_once)
+    votes = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.0, 1.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
+    _, holders, flat = spooled(torch.zeros(3, 1, 3), votes)
+    assert holders.digest(flat) == hashlib.sha256(votes.numpy().tobytes()).hexdigest()
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000))
 def test_the_precision_of_a_client_follows_from_its_distance_to_the_joint_consensus(seed: int) -> None:
@@ -149,10 +158,17 @@ def test_a_class_is_not_captured_by_more_liars_than_it_has_holders() -> None:
     assert set(rule.report()) == {"16", "17", "18", "19"}
 
 
-def test_any_tile_gives_the_same_location(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tile", [1, 17, 40, 100])
+@pytest.mark.parametrize("voters", [3, 1000])
+def test_any_tile_and_any_groups_of_classes_give_the_same_location(
+    tile: int, voters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     estimates, votes = torch.rand(6, 50, 3), torch.rand(6, 3)
+    votes[2:, 1] = 0
+    monkeypatch.setattr(robust_trust, "MAX_VOTERS", voters)
     whole = robust_location(*spooled(estimates, votes))
-    monkeypatch.setattr(robust_trust, "TILE", 100)
+    monkeypatch.setattr(robust_trust, "TILE", tile)
+    monkeypatch.setattr(robust_trust, "MIN_ROWS", 1)
     monkeypatch.setattr(spool, "CHUNK", 1000)
     for one, other in zip(whole, robust_location(*spooled(estimates, votes)), strict=True):
         torch.testing.assert_close(one, other)
@@ -288,12 +304,15 @@ def test_a_second_upload_of_a_client_is_refused() -> None:
 def test_of_many_holders_some_are_drawn_and_of_few_all() -> None:
     held = torch.zeros(9, 3, dtype=torch.bool)
     held[:, 0], held[:2, 1], held[:5, 2] = True, True, True
-    holders, generator = Holders(held), np.random.default_rng(0)
-    assert holders.draw(9, generator) is None
-    drawn = holders.draw(4, generator)
+    client, class_ = held.nonzero(as_tuple=True)
+    (group,), generator = Holders(client, class_, 9, 3).groups, np.random.default_rng(0)
+    group.draw(9, generator)
+    assert group.drawn is None
+    group.draw(4, generator)
+    drawn = group.drawn
     assert drawn is not None
     assert drawn[1].tolist() == [0, 1, 2, 3]
-    for class_, count in ((0, 9), (2, 5)):
-        seats = drawn[class_].tolist()
+    for index, count in ((0, 9), (2, 5)):
+        seats = drawn[index].tolist()
         assert len(set(seats)) == 4
         assert set(seats) <= set(range(count))

@@ -21,32 +21,32 @@ MAX_OFFSET = 8.0
 
 
 def opinion_odds(
-    estimates: torch.Tensor, seat_weights: torch.Tensor, rest: torch.Tensor, weights: torch.Tensor
+    estimates: torch.Tensor, rest: torch.Tensor, client: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """The sum over clients of the log-odds of each class against none of the client's own.
+    """What clients add to the log-odds of their classes, against none of their own.
 
     Parameters
     ----------
     estimates
-        (N, C, H), float32: what the H holders of each class estimate of p(c|x).
-    seat_weights
-        (C, H): the weights of these holders, 0 where there are fewer.
+        (N, K), float32: of each pair of a client and a class that it holds, what it estimates of p(c|x).
     rest
         (N, M), float32: what each client's estimates leave of 1.
+    client
+        (K,): the client of each pair.
     weights
-        (M, C): the weight of each client, 0 for classes that it does not hold.
+        (M,): the weight of each client.
 
     Returns
     -------
     torch.Tensor
-        (N, C), float64.
+        (N, K), float32, to be added up over the clients of a class.
 
-    >>> sure, none = torch.tensor([[[0.9], [0.0]]]), torch.tensor([[0.1, 1.0]])  # one holder of each of two classes
-    >>> opinion_odds(sure, torch.ones(2, 1), none, torch.eye(2)).softmax(1).round(decimals=2).tolist()
+    >>> sure, none = torch.tensor([[0.9, 0.0]]), torch.tensor([[0.1, 1.0]])  # one holder of each of two classes
+    >>> opinion_odds(sure, none, torch.tensor([0, 1]), torch.ones(2)).double().softmax(1).round(decimals=2).tolist()
     [[0.94, 0.06]]
     """
-    own = _log_opinion(estimates).mul_(seat_weights.to(estimates.dtype)).sum(2)
-    return own.sub_(_log_opinion(rest) @ weights.to(rest.dtype)).to(torch.float64)
+    against = _log_opinion(rest).index_select(1, client)
+    return _log_opinion(estimates).sub_(against).mul_(weights.to(estimates.dtype).index_select(0, client))
 
 
 def _log_opinion(probabilities: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ than `MAX_SAMPLES` public samples a client's distance is its mean over so many. 
 import hashlib
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -32,7 +32,7 @@ import torch
 from trustmix.aggregation.base import Aggregator, StateDict, Upload
 from trustmix.aggregation.joint_consensus import balance_classes, opinion_odds
 from trustmix.aggregation.spool import Spool
-from trustmix.aggregation.trust import FLOOR, ClassShares
+from trustmix.aggregation.trust import FLOOR, PACKED, ClassShares, unpack_shares
 from trustmix.arrays import tensor_to_text, text_to_tensor
 from trustmix.errors import TrustmixError
 from trustmix.seeds import numpy_generator
@@ -51,6 +51,14 @@ MAX_SAMPLES = 8192
 """A distance is the mean over at most so many public samples."""
 TILE = 2**17
 """Numbers of all clients' estimates that are looked at together; they and what is made of them fit the cache."""
+ROWS = 256
+"""Samples whose ratios are looked at together."""
+AHEAD = 2**21
+"""Bytes of samples next to each other that are read from disk at once."""
+MIN_ROWS = 8
+"""Where one sample of all clients exceeds a tile, the classes are looked at in groups, so many samples at a time."""
+DIGESTED = 1024
+"""Clients whose votes are hashed at a time."""
 
 
 class RobustTrust(Aggregator):
@@ -68,8 +76,9 @@ class RobustTrust(Aggregator):
     def __init__(self) -> None:
         super().__init__()
         self.shares = ClassShares()
-        self._clients: dict[str, float] = {}
-        self._held = array("d")
+        self._clients: dict[str, bytes] = {}
+        """By client, its packed shares of classes."""
+        self._weights = array("d")
         self._estimates, self._ratios = Spool(torch.float32), Spool(torch.float64)
         self._report: dict[str, dict[str, float]] = {}
 
@@ -87,39 +96,54 @@ class RobustTrust(Aggregator):
         ratio, estimates, shares = class_estimates(upload, self.shares)
         self._estimates.append(estimates)
         self._ratios.append(ratio.unsqueeze(1))
-        self._held.frombytes(shares.numpy().tobytes())
-        self._clients[upload.client] = upload.weight
+        self._clients[upload.client] = self.shares.pack(upload.client, shares)
+        self._weights.append(upload.weight)
 
     def estimate(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The robust location over clients, normalised; chi of the clients' ratios."""
-        weights = torch.tensor(list(self._clients.values()), dtype=torch.float64)
-        shares = self._class_shares()
-        votes = bounded_votes(shares) * weights.unsqueeze(1)
-        location, precision = robust_location(self._estimates, shares > 0, votes)
+        _, classes = self._shape or (0, 0)
+        weights = torch.tensor(self._weights, dtype=torch.float64)
+        holders, shares = self._holders(classes)
+        votes = shares.clamp_(max=largest_vote(holders.largest(shares))).mul_(weights[holders.client])
+        location, precision = robust_location(self._estimates, holders, votes)
         self._report = {
             client: {"weight": round(weight, 3)}
             for client, weight in zip(self._clients, precision.tolist(), strict=True)
             if weight < REPORT_THRESHOLD
         }
-        teacher = location.clamp_min(0) + FLOOR
-        return teacher / teacher.sum(1, keepdim=True), self._concentration(weights * precision)
+        teacher = location.clamp_min_(0).add_(FLOOR)
+        return teacher.div_(teacher.sum(1, keepdim=True)), self._concentration(weights * precision)
 
-    def _class_shares(self) -> torch.Tensor:
-        """(M, C): the shares of classes."""
-        return torch.frombuffer(self._held, dtype=torch.float64).view(len(self._clients), -1)
+    def _holders(self, classes: int) -> tuple["Holders", torch.Tensor]:
+        """Who holds what, and how much (K,) of it."""
+        entries = np.frombuffer(b"".join(self._clients.values()), PACKED)
+        lengths = np.fromiter((len(packed) // PACKED.itemsize for packed in self._clients.values()), np.int32)
+        client, class_ = np.arange(len(lengths), dtype=np.int32).repeat(lengths), entries["class"].astype(np.int32)
+        holders = Holders(torch.from_numpy(client), torch.from_numpy(class_), len(lengths), classes)
+        return holders, torch.from_numpy(entries["share"].copy())
 
     def _concentration(self, weights: torch.Tensor) -> torch.Tensor:
         """Chi (N,) of the ratios times these weights (M,), which are kept for the tracked samples."""
-        clients, first = list(self._clients), 0
-        total = square = torch.zeros((), dtype=torch.float64)
-        for chunk in self._ratios.chunks():
-            trust = chunk * weights[first : first + chunk.shape[1]]
-            if self.tracked is not None:
-                for client, one in zip(clients[first:], trust.unbind(1), strict=False):
-                    self.keep_weights(client, one)
-            total, square = total + trust.sum(1), square + trust.square().sum(1)
-            first += chunk.shape[1]
+        total, square = (torch.zeros(self._ratios.samples, dtype=torch.float64) for _ in range(2))
+        for start in range(0, self._ratios.samples, ROWS):
+            for trust in self._weighted_ratios(weights, start, start + ROWS):
+                total[start : start + ROWS] += trust.sum(1)
+                square[start : start + ROWS] += trust.square_().sum(1)
+        if self.tracked is not None:
+            clients = iter(self._clients)
+            for trust in self._weighted_ratios(weights):
+                for one in trust.unbind(1):
+                    self.keep_weights(next(clients), one)
         return square / total.square()
+
+    def _weighted_ratios(
+        self, weights: torch.Tensor, start: int = 0, stop: int | None = None
+    ) -> Iterator[torch.Tensor]:
+        """The ratios of some samples times these weights (M,), some clients at a time."""
+        first = 0
+        for ratios in self._ratios.chunks(start, stop):
+            yield ratios.mul_(weights[first : first + ratios.shape[1]])
+            first += ratios.shape[1]
 
     def report(self) -> dict[str, dict[str, float]]:
         """The clients that the guard weighed down, and the weight that they kept."""
@@ -132,8 +156,8 @@ class RobustTrust(Aggregator):
         for ours, theirs in ((self._estimates, other._estimates), (self._ratios, other._ratios)):
             for chunk in theirs.chunks():
                 ours.append(chunk)
-        self._held += other._held
         self._clients |= other._clients
+        self._weights += other._weights
         self.shares.merge(other.shares)
 
     def reset(self) -> None:
@@ -141,17 +165,18 @@ class RobustTrust(Aggregator):
         super().reset()
         self._estimates.clear()
         self._ratios.clear()
-        self._clients, self._held, self._report = {}, array("d"), {}
+        self._clients, self._weights, self._report = {}, array("d"), {}
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What was kept of the uploads, and the shares of classes that are remembered over rounds."""
-        if not self._clients:
+        if not self._clients or self._shape is None:
             return {**super().state_dict(), **self.shares.state_dict()}
+        held = [unpack_shares(packed, self._shape[1]) for packed in self._clients.values()]
         return {
             **super().state_dict(),
             **self.shares.state_dict(),
-            "clients": text_to_tensor(json.dumps(self._clients)),
-            "held": self._class_shares().clone(),
+            "clients": text_to_tensor(json.dumps(dict(zip(self._clients, self._weights, strict=True)))),
+            "held": torch.stack(held),
             "estimates": torch.cat(list(self._estimates.chunks()), 1),
             "ratios": torch.cat(list(self._ratios.chunks()), 1),
         }
@@ -162,8 +187,9 @@ class RobustTrust(Aggregator):
         super().load_state_dict(state)
         self.shares.load_state_dict(state)
         if "clients" in state:
-            self._clients = json.loads(tensor_to_text(state["clients"]))
-            self._held.frombytes(state["held"].numpy().tobytes())
+            weights = json.loads(tensor_to_text(state["clients"]))
+            self._clients = {c: self.shares.pack(c, held) for c, held in zip(weights, state["held"], strict=True)}
+            self._weights.extend(weights.values())
             self._estimates.append(state["estimates"])
             self._ratios.append(state["ratios"])
 
@@ -202,111 +228,187 @@ def bounded_votes(shares: torch.Tensor) -> torch.Tensor:
     >>> bounded_votes(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])).tolist()
     [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.0]]
     """
-    return shares.clamp(max=float(shares.amax(1).median()))
+    return shares.clamp(max=largest_vote(shares.amax(1)))
+
+
+def largest_vote(largest: torch.Tensor) -> float:
+    """The bound of votes: the median of the clients' largest shares (M,)."""
+    return float(largest.median())
 
 
 class Holders:
-    """Who holds each class: the clients of a class have the seats 0, 1, ... in it, and H is the largest number of them.
+    """Who holds which class: K pairs of a client and a class that it holds, in the order of clients.
 
     Parameters
     ----------
-    held
-        (M, C): whether a client holds a class.
+    client, class_
+        (K,), (K,): the pairs, classes in their order within a client.
+    clients, classes
+        M and C.
+
+    >>> holders = Holders(torch.tensor([0, 0, 1]), torch.tensor([0, 2, 2]), 2, 3)
+    >>> holders.sum_over_classes(torch.tensor([1.0, 2.0, 3.0])).tolist()
+    [3.0, 3.0]
     """
 
-    def __init__(self, held: torch.Tensor) -> None:
-        self.clients, self.classes = held.shape
-        client, class_ = held.nonzero(as_tuple=True)
-        seat = (held.cumsum(0) - 1)[client, class_]
-        self.counts = held.sum(0)
-        self.seats = max(1, int(self.counts.max()))
-        self._place = class_ * self.seats + seat
-        self._client = client
-        self.column = torch.zeros(self.classes * self.seats, dtype=torch.int64)
-        """(C * H,): the column of each seat among the columns of all clients in turn; 0 for an empty one."""
-        self.column[self._place] = torch.arange(len(client))
+    def __init__(self, client: torch.Tensor, class_: torch.Tensor, clients: int, classes: int) -> None:
+        self.client, self.class_ = client.to(torch.int32), class_.to(torch.int32)
+        self.clients, self.classes = clients, classes
+        self.counts = torch.bincount(class_, minlength=classes)
+        seats = max(1, int(self.counts.max()))
+        together = classes if classes * seats <= TILE else max(1, TILE // (MIN_ROWS * seats))
+        self.rows = max(1, TILE // (together * seats))
+        """How many samples are looked at together."""
+        by_class = torch.from_numpy(np.argsort(self.class_.numpy(), kind="stable").astype(np.int32))
+        pairs = torch.split(by_class, self.counts.tolist())
+        self.groups = [Seats(start, pairs[start : start + together]) for start in range(0, classes, together)]
 
-    def seat(self, numbers: torch.Tensor) -> torch.Tensor:
-        """(C, H) of numbers (M, C), 0 on empty seats."""
-        seated = torch.zeros(self.classes * self.seats, dtype=numbers.dtype)
-        seated[self._place] = numbers[self._client, self._place // self.seats]
-        return seated.view(self.classes, self.seats)
+    def largest(self, numbers: torch.Tensor) -> torch.Tensor:
+        """(M,): the largest of numbers (K,) of each client."""
+        nothing = torch.zeros(self.clients, dtype=numbers.dtype)
+        return nothing.scatter_reduce_(0, self.client.to(torch.int64), numbers, "amax")
 
     def sum_over_classes(self, numbers: torch.Tensor) -> torch.Tensor:
-        """(M,): the sums of numbers (C, H) over the classes of each client."""
-        total = torch.zeros(self.clients, dtype=numbers.dtype)
-        return total.index_add_(0, self._client, numbers.flatten()[self._place])
+        """(M,): the sums of numbers (K,) over the classes of each client."""
+        return torch.zeros(self.clients, dtype=numbers.dtype).index_add_(0, self.client, numbers)
 
-    def rest(self, tile: torch.Tensor) -> torch.Tensor:
-        """(N, M): what the estimates of each client, (N, C, H) by class and seat, leave of 1."""
-        own = tile.flatten(1).index_select(1, self._place)
-        return (1 - tile.new_zeros(len(tile), self.clients).index_add_(1, self._client, own)).clamp_(0, 1)
+    def rest(self, rows: torch.Tensor) -> torch.Tensor:
+        """(N, M): what the estimates (N, K) of each client leave of 1."""
+        first = np.flatnonzero(np.diff(self.client.numpy(), prepend=-1))  # pairs are in the order of clients
+        return (1 - torch.from_numpy(np.add.reduceat(rows.numpy(), first, axis=1))).clamp_(0, 1)
 
-    def draw(self, most: int, generator: np.random.Generator) -> torch.Tensor | None:
-        """(C, at most `most`): seats at random, all of a class if there are no more; None if all seats are few."""
-        if self.seats <= most:
-            return None
-        drawn = torch.empty(self.classes, most, dtype=torch.int64)
-        for class_, count in enumerate(self.counts.tolist()):
-            if count <= most:
-                drawn[class_] = torch.arange(most)  # those beyond the count are empty
-            else:
-                drawn[class_] = torch.from_numpy(generator.choice(count, most, replace=False))
-        return drawn
+    def digest(self, numbers: torch.Tensor) -> str:
+        """SHA-256 of numbers (K,) as a table (M, C), which is made a few clients at a time."""
+        found, ends = hashlib.sha256(), torch.bincount(self.client, minlength=self.clients).cumsum(0)
+        for start in range(0, self.clients, DIGESTED):
+            stop = min(start + DIGESTED, self.clients)
+            pairs = slice(int(ends[start - 1]) if start else 0, int(ends[stop - 1]))
+            table = torch.zeros(stop - start, self.classes, dtype=numbers.dtype)
+            table[(self.client[pairs] - start).to(torch.int64), self.class_[pairs].to(torch.int64)] = numbers[pairs]
+            found.update(table.numpy().data)
+        return found.hexdigest()
 
 
-def robust_location(estimates: Spool, held: torch.Tensor, votes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+class Seats:
+    """Some classes next to each other: the holders of a class have the seats 0, 1, ..., H is the largest number.
+
+    Parameters
+    ----------
+    start
+        The first class.
+    holders
+        Of each class, the pairs of `Holders` that it is in.
+    """
+
+    def __init__(self, start: int, holders: Sequence[torch.Tensor]) -> None:
+        self.classes = slice(start, start + len(holders))
+        seats = max(1, *(len(one) for one in holders))
+        self.column = torch.zeros(len(holders), seats, dtype=torch.int32)
+        """(classes, H): the pair on each seat; 0 for an empty one."""
+        self.taken = torch.zeros(len(holders), seats, dtype=torch.bool)
+        for row, one in enumerate(holders):
+            self.column[row, : len(one)], self.taken[row, : len(one)] = one, True
+        self.drawn: torch.Tensor | None = None
+        """(classes, some of H): the seats whose median is taken; all if it is None."""
+
+    def draw(self, most: int, generator: np.random.Generator) -> None:
+        """Draw at most so many seats of each class at random."""
+        if self.column.shape[1] > most:
+            counts = self.taken.sum(1).tolist()
+            seats = [generator.choice(n, most, replace=False) if n > most else np.arange(most) for n in counts]
+            self.drawn = torch.from_numpy(np.stack(seats))
+
+    def seat(self, numbers: torch.Tensor) -> torch.Tensor:
+        """(classes, H) of numbers (K,), 0 on empty seats."""
+        return numbers[self.column.to(torch.int64)].mul_(self.taken)
+
+    def read(self, rows: torch.Tensor) -> torch.Tensor:
+        """(samples, classes, H) of rows (samples, K); empty seats have any number."""
+        return rows.index_select(1, self.column.flatten()).view(len(rows), *self.column.shape)
+
+
+def robust_location(estimates: Spool, holders: Holders, votes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The location of the clients' estimates, weighed by votes and by how near they are to it.
 
     Parameters
     ----------
     estimates
-        For each client in turn, (N, classes that it holds), float32, not negative.
-    held
-        (M, C): whether a client holds a class.
+        Of each pair of a client and a class that it holds, a column (N,), float32, not negative.
+    holders
+        The pairs.
     votes
-        (M, C), not negative, 0 for classes that are not held.
+        (K,): of each pair, not negative.
 
     Returns
     -------
     tuple of torch.Tensor
         The location (N, C), float64, and the precision (M,) of clients, at most 1.
     """
-    holders, samples = Holders(held), estimates.samples
-    generator = numpy_generator(0, "median", hashlib.sha256(votes.contiguous().numpy().data).hexdigest())
-    drawn = holders.draw(MAX_VOTERS, generator)
-    size = max(1, TILE // len(holders.column))
+    samples, size = estimates.samples, holders.rows
+    generator = numpy_generator(0, "median", holders.digest(votes))
+    for group in holders.groups:
+        group.draw(MAX_VOTERS, generator)
     tiles = [(start, min(start + size, samples)) for start in range(0, samples, size)]
     few = tiles
     if samples > MAX_SAMPLES:  # no client knows the others' shares of classes, so none knows the tiles
         few = [tiles[index] for index in generator.permutation(len(tiles))[: max(1, MAX_SAMPLES // size)]]
-    seated, total = holders.seat(votes), votes.sum(1)
+    total = holders.sum_over_classes(votes)
     precision = torch.ones(holders.clients, dtype=torch.float64)
     for _ in range(N_ITERATIONS):
-        weights, distance = held * precision.unsqueeze(1), torch.zeros_like(seated)
-        consensus = _consensus(_read_tiles(estimates, holders, few), holders, weights)
-        for tile, part in zip(_read_tiles(estimates, holders, few), consensus, strict=True):
-            distance += (tile - part.unsqueeze(2)).abs_().sum(0)
-        precision = _precision(holders.sum_over_classes(distance * seated) / total, total > 0)
-    weights = holders.seat(votes * precision.unsqueeze(1))
+        distance = _distances(estimates, holders, _consensus(estimates, holders, precision, few), few)
+        precision = _precision(holders.sum_over_classes(distance.mul_(votes)) / total, total > 0)
+    weights = _seated_weights(holders, votes, precision)
     location = torch.empty(samples, holders.classes, dtype=torch.float64)  # many small tensors would break up the heap
-    for (start, stop), tile in zip(tiles, _read_tiles(estimates, holders, tiles), strict=True):
-        location[start:stop] = clipped_mean(tile, weights, drawn)
+    for start, stop, rows in _read_tiles(estimates, tiles):
+        for group, weight in zip(holders.groups, weights, strict=True):
+            location[start:stop, group.classes] = clipped_mean(group.read(rows), weight, group.drawn)
     return location, precision
 
 
-def _consensus(tiles: Iterator[torch.Tensor], holders: Holders, weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What clients with these weights (M, C) make of the samples of each tile, (rows, C)."""
-    seated = holders.seat(weights)
-    odds = [opinion_odds(tile, seated, holders.rest(tile), weights) for tile in tiles]
-    return torch.split(balance_classes(torch.cat(odds)), [len(part) for part in odds])
+def _read_tiles(estimates: Spool, tiles: list[tuple[int, int]]) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Where each tile starts and stops, and its rows of all pairs; tiles next to each other are read at once."""
+    most, first = AHEAD // max(1, estimates.width * estimates.dtype.itemsize), 0
+    while first < len(tiles):
+        begin, last = tiles[first][0], first + 1
+        while last < len(tiles) and tiles[last][0] == tiles[last - 1][1] and tiles[last][1] - begin <= most:
+            last += 1
+        rows = estimates.rows(begin, tiles[last - 1][1])
+        yield from ((start, stop, rows[start - begin : stop - begin]) for start, stop in tiles[first:last])
+        first = last
 
 
-def _read_tiles(estimates: Spool, holders: Holders, tiles: list[tuple[int, int]]) -> Iterator[torch.Tensor]:
-    """Estimates (rows, C, H) of some samples by all holders of each class; empty seats have any number."""
-    for start, stop in tiles:
-        tile = estimates.rows(start, stop).index_select(1, holders.column)
-        yield tile.view(stop - start, holders.classes, holders.seats)
+def _seated_weights(holders: Holders, votes: torch.Tensor, precision: torch.Tensor) -> list[torch.Tensor]:
+    """Of each group of classes, the votes times the precision of clients."""
+    weights = precision[holders.client].mul_(votes)
+    return [group.seat(weights) for group in holders.groups]
+
+
+def _consensus(
+    estimates: Spool, holders: Holders, precision: torch.Tensor, tiles: list[tuple[int, int]]
+) -> torch.Tensor:
+    """What clients of this precision (M,) make of the samples of some tiles: (samples, C), float32."""
+    odds = torch.empty(sum(stop - start for start, stop in tiles), holders.classes, dtype=torch.float64)
+    done = 0
+    for _, _, rows in _read_tiles(estimates, tiles):
+        opinions = opinion_odds(rows, holders.rest(rows), holders.client, precision)
+        for group in holders.groups:
+            odds[done : done + len(rows), group.classes] = (
+                group.read(opinions).mul_(group.taken).sum(2, dtype=torch.float64)
+            )
+        done += len(rows)
+    return balance_classes(odds).to(torch.float32)
+
+
+def _distances(
+    estimates: Spool, holders: Holders, consensus: torch.Tensor, tiles: list[tuple[int, int]]
+) -> torch.Tensor:
+    """(K,): the sum of each pair's distances from the consensus in some tiles of samples."""
+    found, done = torch.zeros(len(holders.client), dtype=torch.float64), 0
+    for _, _, rows in _read_tiles(estimates, tiles):
+        part = consensus[done : done + len(rows)].index_select(1, holders.class_)
+        found += part.sub_(rows).abs_().sum(0, dtype=torch.float64)
+        done += len(rows)
+    return found
 
 
 def _precision(distance: torch.Tensor, known: torch.Tensor) -> torch.Tensor:

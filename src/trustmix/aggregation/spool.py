@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator
 from io import FileIO
 
+import numpy as np
 import torch
 
 from trustmix.aggregation.base import Upload
@@ -17,7 +18,7 @@ from trustmix.arrays import ArraySpec
 from trustmix.errors import StorageError, TrustmixError
 
 CHUNK = 2**22
-"""Bytes of columns that stay in memory; what is more goes to disk in blocks of this size, or of one upload."""
+"""Bytes of columns that stay in memory; what is more goes to disk in chunks of this size, or of one upload."""
 
 
 class Spool:
@@ -41,10 +42,10 @@ class Spool:
         """The number of columns."""
         self.samples = 0
         """The number of rows."""
-        self._pending_width = 0
         self._file: FileIO | None = None
-        self._written: list[int] = []
-        self._pending: list[torch.Tensor] = []
+        self._written: list[tuple[int, int]] = []
+        self._buffer = torch.empty(0, 0, dtype=dtype)
+        self._used = 0
 
     def append(self, columns: torch.Tensor) -> None:
         """Add columns (N, K), which are copied.
@@ -54,44 +55,62 @@ class Spool:
         StorageError
             If the disk is full.
         """
-        self.samples = len(columns)
-        self._pending.append(columns.to(self.dtype, copy=True))
-        self.width += columns.shape[1]
-        self._pending_width += columns.shape[1]
-        if self._pending_width * self.samples * self.dtype.itemsize >= CHUNK:
-            self._write()
+        columns, (self.samples, width) = columns.to(self.dtype), columns.shape
+        if self._used + width > self._buffer.shape[1]:
+            self._flush()
+        if 2 * columns.numel() * self.dtype.itemsize >= CHUNK:
+            self._flush()  # columns stay in their order
+            self._write(columns.contiguous(), width)
+        elif width:
+            if self._used + width > self._buffer.shape[1]:  # of a fixed size: memory is that of many uploads at once
+                room = CHUNK // (self.samples * self.dtype.itemsize)
+                self._buffer = torch.empty(self.samples, room, dtype=self.dtype)
+            self._buffer[:, self._used : self._used + width] = columns
+            self._used += width
+        self.width += width
 
     def rows(self, start: int, stop: int) -> torch.Tensor:
         """The rows from start to stop of all columns, (stop - start, width)."""
-        found, column = torch.empty(stop - start, self.width, dtype=self.dtype), 0
-        for file, width, offset in self._places():
-            found[:, column : column + width] = self._read(file, start, stop, width, offset)
-            column += width
-        if self._pending:
-            found[:, column:] = self._consolidate()[start:stop]
+        found, size = torch.empty(stop - start, self.width, dtype=self.dtype), self.dtype.itemsize
+        if self.width == 0:
+            return found
+        into, first = found.view(torch.uint8).numpy(), 0
+        for file, width, used, offset in self._places():
+            part = np.empty((stop - start, width * size), np.uint8)
+            _read(file, offset + start * width * size, part.data)
+            into[:, first : first + used * size] = part[:, : used * size]
+            first += used * size
+        if self._used:
+            found[:, -self._used :] = self._buffer[start:stop, : self._used]
         return found
 
-    def chunks(self) -> Iterator[torch.Tensor]:
-        """All columns in their order, (N, some of them) at a time; columns of one `append` stay together."""
-        for file, width, offset in self._places():
-            yield self._read(file, 0, self.samples, width, offset)
-        if self._pending:
-            yield self._consolidate()
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[torch.Tensor]:
+        """Copies of the rows from start to stop, some columns at a time, in their order; an `append` stays together."""
+        stop = self.samples if stop is None else min(stop, self.samples)
+        for place in self._places():
+            yield self._chunk(start, stop, *place)
+        if self._used:
+            yield self._buffer[start:stop, : self._used].clone()
+
+    def _chunk(self, start: int, stop: int, file: FileIO, width: int, used: int, offset: int) -> torch.Tensor:
+        found = torch.empty(stop - start, width, dtype=self.dtype)
+        _read(file, offset + start * width * self.dtype.itemsize, found.view(torch.uint8).numpy().data)
+        return found[:, :used]
 
     def clear(self) -> None:
         """Forget all columns, and give the disk back."""
         if self._file is not None:
             self._file.close()
-        self.width = self._pending_width = 0
-        self._file, self._written, self._pending = None, [], []
+        self.width = self._used = 0
+        self._file, self._written, self._buffer = None, [], torch.empty(0, 0, dtype=self.dtype)
 
-    def _consolidate(self) -> torch.Tensor:
-        if len(self._pending) > 1:
-            self._pending = [torch.cat(self._pending, 1)]
-        return self._pending[0]
+    def _flush(self) -> None:
+        if self._used:
+            self._write(self._buffer, self._used)
+            self._used = 0
 
-    def _write(self) -> None:
-        chunk = self._consolidate().contiguous()
+    def _write(self, chunk: torch.Tensor, used: int) -> None:
+        """Write a chunk (N, width), of which some columns are used."""
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open until the round is over
@@ -105,29 +124,26 @@ class Spool:
                 f"The uploads of this round do not fit in {tempfile.gettempdir()} ({error.strerror}); free space "
                 "there, or set TMPDIR to a directory with more. The round is not kept and can be repeated."
             ) from error
-        self._written.append(chunk.shape[1])
-        self._pending, self._pending_width = [], 0
+        self._written.append((chunk.shape[1], used))
 
-    def _places(self) -> Iterator[tuple[FileIO, int, int]]:
-        """The file, the width of each chunk in it, and where it begins."""
+    def _places(self) -> Iterator[tuple[FileIO, int, int, int]]:
+        """The file, and of each chunk in it the width, how many columns are used, and where it begins."""
         offset = 0
-        for width in self._written:
+        for width, used in self._written:
             if self._file is not None:
-                yield self._file, width, offset
+                yield self._file, width, used, offset
             offset += width * self.samples * self.dtype.itemsize
 
-    def _read(self, file: FileIO, start: int, stop: int, width: int, offset: int) -> torch.Tensor:
-        """Rows of a chunk on disk."""
-        line = width * self.dtype.itemsize
-        data = bytearray(line * (stop - start))
-        file.seek(offset + start * line)
-        left = memoryview(data)
-        while left:
-            done = file.readinto(left)
-            if not done:
-                raise StorageError(f"The uploads of this round in {tempfile.gettempdir()} are cut off.")
-            left = left[done:]
-        return torch.frombuffer(data, dtype=self.dtype).view(stop - start, width)
+
+def _read(file: FileIO, offset: int, into: memoryview) -> None:
+    """Fill an array from a place in a file."""
+    file.seek(offset)
+    left = into.cast("B")
+    while left:
+        done = file.readinto(left)
+        if not done:
+            raise StorageError(f"The uploads of this round in {tempfile.gettempdir()} are cut off.")
+        left = left[done:]
 
 
 class UploadSpool:

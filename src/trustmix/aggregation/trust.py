@@ -14,10 +14,10 @@ mean of q_i over the client's own data. Where all clients hold all classes alike
 """
 
 import math
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Self
 
+import numpy as np
 import torch
 
 from trustmix.aggregation.base import StateDict, SumAggregator, Upload
@@ -92,8 +92,8 @@ class ClassShares:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[str, int] = {}
-        self._numbers = array("d")  # of all clients in turn: a tensor for each would take ten times the memory
+        self._packed: dict[str, bytes] = {}  # a tensor for each client would take ten times the memory
+        self._classes = 0
 
     def ratio_and_shares(self, upload: Upload) -> tuple[torch.Tensor, torch.Tensor]:
         """How familiar each sample is to a client, and what part of its data each class is.
@@ -114,8 +114,8 @@ class ClassShares:
         tails = _Tails(scores)
         if upload.class_counts is not None:
             shares = (upload.class_counts / upload.class_counts.sum()).to(torch.float64)
-        elif upload.client in self._rows:
-            shares = self._remembered(upload.client)
+        elif upload.client in self._packed:
+            shares = unpack_shares(self._packed[upload.client], self._classes)
         else:
             shares = _estimate_shares(_weighted_sum(upload), upload.shape[1], tails)
             self._remember(upload.client, shares)
@@ -124,39 +124,60 @@ class ClassShares:
     def restrict(self, clients: Sequence[str]) -> "ClassShares":
         """What is remembered of these clients."""
         part = ClassShares()
-        for client in clients:
-            if client in self._rows:
-                part._remember(client, self._remembered(client))
+        part._packed = {client: self._packed[client] for client in clients if client in self._packed}
+        part._classes = self._classes
         return part
+
+    def pack(self, client: str, shares: torch.Tensor) -> bytes:
+        """The shares (C,) of a client as bytes, the same object as what is remembered if they are equal."""
+        packed, remembered = pack_shares(shares), self._packed.get(client)
+        return remembered if remembered is not None and remembered == packed else packed
 
     def merge(self, other: "ClassShares") -> None:
         """Take over what the other remembers of further clients."""
-        for client in other._rows.keys() - self._rows.keys():
-            self._remember(client, other._remembered(client))
+        self._packed = {**other._packed, **self._packed}
+        self._classes = self._classes or other._classes
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What is remembered."""
-        return {f"{SHARES}{client}": self._remembered(client) for client in self._rows}
+        return {f"{SHARES}{client}": unpack_shares(one, self._classes) for client, one in self._packed.items()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Remember what another one did."""
-        self._rows, self._numbers = {}, array("d")
+        self._packed, self._classes = {}, 0
         for key, shares in state.items():
             if key.startswith(SHARES):
                 self._remember(key[len(SHARES) :], shares)
 
     def _remember(self, client: str, shares: torch.Tensor) -> None:
-        self._rows[client] = len(self._rows)
-        self._numbers.frombytes(shares.numpy().tobytes())
-
-    def _remembered(self, client: str) -> torch.Tensor:
-        classes = len(self._numbers) // len(self._rows)
-        start = self._rows[client] * classes
-        return torch.frombuffer(self._numbers[start : start + classes], dtype=torch.float64)
+        self._packed[client], self._classes = pack_shares(shares), len(shares)
 
 
 SHARES = "shares/"
 """What the names of remembered shares in a state begin with."""
+
+
+PACKED = np.dtype([("class", "<u4"), ("share", "<f8")])
+"""A class and the share of it, in packed shares."""
+
+
+def pack_shares(shares: torch.Tensor) -> bytes:
+    """The shares (C,) of classes as bytes: the classes that are held, and how much of them.
+
+    >>> unpack_shares(pack_shares(torch.tensor([0.0, 0.25, 0.75])), 3).tolist()
+    [0.0, 0.25, 0.75]
+    """
+    held = shares.nonzero().squeeze(1)
+    packed = np.empty(len(held), PACKED)
+    packed["class"], packed["share"] = held.numpy(), shares[held].numpy()
+    return packed.tobytes()
+
+
+def unpack_shares(packed: bytes, classes: int) -> torch.Tensor:
+    """The shares (C,), float64, of `pack_shares`."""
+    entries, shares = np.frombuffer(packed, PACKED), torch.zeros(classes, dtype=torch.float64)
+    shares[torch.from_numpy(entries["class"].astype(np.int64))] = torch.from_numpy(entries["share"].copy())
+    return shares
 
 
 def largest_ratio(shares: torch.Tensor) -> float:

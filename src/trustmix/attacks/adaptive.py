@@ -145,9 +145,7 @@ def stealth(context: AttackContext) -> Upload:
     claimed = _claimed_classes(context)
     found, shares = zip(*(_estimates(upload) for upload in context.honest), strict=True)
     honest, held = torch.stack(found), torch.stack(shares) > 0
-    rest = (1 - honest.sum(2)).clamp(0, 1)
-    odds = opinion_odds(honest.permute(1, 2, 0), held.T, rest.T, held)
-    consensus = balance_classes(odds)
+    consensus = _consensus(honest, held)
     distances = ((honest - consensus).abs() * held.unsqueeze(1)).sum((1, 2)) / held.sum(1)
     lie, gain = _largest_lies(context, honest, torch.stack(shares), claimed)
     truth = consensus.clamp_min(SMALLEST)
@@ -158,6 +156,15 @@ def stealth(context: AttackContext) -> Upload:
     chosen = torch.zeros(len(gain), dtype=torch.bool)
     chosen[order] = (cost[order].cumsum(0) <= distances.median()) & (gain[order] > 0)
     return _upload_of(context, torch.where(chosen.unsqueeze(1), lie, truth) * claimed, claimed)
+
+
+def _consensus(honest: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+    """The joint consensus (N, C) of estimates (M, N, C) by clients that hold these classes (M, C)."""
+    client, class_ = held.nonzero(as_tuple=True)
+    rest = (1 - honest.sum(2)).clamp(0, 1).T
+    opinions = opinion_odds(honest[client, :, class_].T, rest, client, torch.ones(len(honest)))
+    odds = torch.zeros(honest.shape[1:], dtype=torch.float64)
+    return balance_classes(odds.index_add_(1, class_, opinions.to(torch.float64)))
 
 
 def _shifted(context: AttackContext, claimed: torch.Tensor) -> Upload:
