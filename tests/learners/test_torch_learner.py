@@ -67,6 +67,7 @@ def test_two_stages_learn_own_labels_and_the_teacher_apart() -> None:
     assert [sorted(batch.tolist()) for batch in private.order] == [[0, 1, 2, 3]] * 3  # three and one would be too few
     assert sorted(torch.cat(public.order).tolist()) == sorted(2 * list(range(5)))
     assert (private.epochs, public.epochs, private.secret) == (3, 2, None)
+    assert private.seed == public.seed == int(torch.randint(2**62, (1,), generator=generator()))
 
 
 def test_one_epoch_after_another_takes_the_steps_of_the_whole_job_with_a_seed_each() -> None:
