@@ -253,8 +253,8 @@ class Holders:
         together = classes if classes * seats <= TILE else max(1, TILE // (MIN_ROWS * seats))
         self.rows = max(1, TILE // (together * seats))
         """How many samples are looked at together."""
-        by_class = torch.from_numpy(np.argsort(self.class_.numpy(), kind="stable").astype(np.int32))
-        pairs = by_class.split(self.counts.tolist())
+        by_class = np.argsort(self.class_.numpy(), kind="stable").astype(np.int32)
+        pairs = [torch.from_numpy(one) for one in np.split(by_class, self.counts.cumsum(0)[:-1].numpy())]
         self.groups = [Seats(start, pairs[start : start + together]) for start in range(0, classes, together)]
 
     def largest(self, numbers: torch.Tensor) -> torch.Tensor:
