@@ -1,8 +1,12 @@
 """Uploads on disk are those in memory; a sample of clients decides as all do; full disks and kills lose nothing."""
 
+import json
 import os
 import resource
+import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -247,3 +251,41 @@ def test_killed_in_the_middle_of_a_pass_a_run_ends_in_the_same_numbers(
     assert list((tmp_path / "temporary").iterdir()) == []
     monkeypatch.setattr(Spool, "rows", read)
     assert run(tmp_path / "killed") == expected
+
+
+COMMAND = """
+from trustmix.aggregation import spool
+from trustmix.cli import app
+spool.CHUNK = 1000
+app(prog_name="trustmix")
+"""
+
+
+def command(folder: Path, *arguments: str, space: str = "") -> subprocess.CompletedProcess[str]:
+    """A trustmix command whose uploads go to disk; with `space`, temporary files are in a file system of that size."""
+    call = [sys.executable, "-c", COMMAND, *arguments]
+    if space:
+        mount = f'mount -t tmpfs -o size={space} tmpfs {folder}; TMPDIR={folder} exec "$@"'
+        call = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh", *call]
+    return subprocess.run(call, capture_output=True, text=True, timeout=1200, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("unshare") is None or subprocess.run(["unshare", "-mr", "true"], check=False).returncode != 0,
+    reason="no small file system can be mounted here: it needs unshare and user namespaces",
+)
+def test_a_command_on_a_full_disk_ends_in_a_sentence_and_is_resumed_to_the_same_numbers(tmp_path: Path) -> None:
+    few = [f"--set={one}" for one in ("clients=6", "rounds=1", "public.samples=100", "train.first_epochs=1")]
+    (tmp_path / "small").mkdir()
+    whole = command(tmp_path, "run", "digits", *few, "--out", str(tmp_path / "whole"))
+    assert whole.returncode == 0, whole.stderr
+    full = command(tmp_path / "small", "run", "digits", *few, "--out", str(tmp_path / "full"), space="4k")
+    assert full.returncode == 2, full.stderr
+    assert "do not fit in" in full.stderr
+    assert "Traceback" not in full.stderr
+    again = command(tmp_path, "resume", str(tmp_path / "full"))
+    assert again.returncode == 0, again.stderr
+    one, other = (json.loads((tmp_path / name / "rounds.jsonl").read_text()) for name in ("whole", "full"))
+    for key in ("accuracy", "teacher_accuracy", "concentration"):
+        assert one[key] == other[key]

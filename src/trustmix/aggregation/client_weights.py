@@ -1,5 +1,7 @@
 """w_i(x), how much of a teacher's label is a client's: from scores, or from votes where a rule has no weights."""
 
+import math
+
 import torch
 
 from trustmix.aggregation.base import MAX_SCORE
@@ -31,7 +33,8 @@ def client_weights(scores: ArrayLike, tau: float) -> torch.Tensor:
 
 def shrink(below: torch.Tensor, tau: float) -> torch.Tensor:
     """exp(tau * below) for below <= 0, where exp(inf * 0) counts as 1, so that the largest score keeps its weight."""
-    return torch.where(below == 0, torch.ones_like(below), torch.exp(tau * below))
+    weights = torch.exp(tau * below)
+    return weights if math.isfinite(tau) else torch.where(below == 0, 1.0, weights)
 
 
 def vote_agreement_weights(votes: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

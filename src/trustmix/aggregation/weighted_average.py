@@ -50,9 +50,8 @@ class Accumulator(Aggregator):
         """Add w and w q at the running maximum of the scores; without scores, l counts as 0."""
         rows, weight = upload.sparse, upload.weight
         score = torch.zeros(upload.shape[0], dtype=torch.float64) if upload.scores is None else upload.scores
-        whole = torch.full_like(score, weight)
         q = upload.predictions.to(torch.float64) if rows is None else rows
-        self._add(q, score, whole, whole.square(), times=weight)
+        self._add(q, score, weight, weight**2, times=weight)
         if self.tracked is not None:
             self._tracked_scores[upload.client] = score[self.tracked].clone(), weight
 
@@ -92,8 +91,8 @@ class Accumulator(Aggregator):
         self,
         mixed: torch.Tensor | SparsePredictions,
         peak: torch.Tensor,
-        weight: torch.Tensor,
-        square: torch.Tensor,
+        weight: torch.Tensor | float,
+        square: torch.Tensor | float,
         times: float = 1.0,
     ) -> None:
         """Add sums that are relative to exp(tau * peak), `mixed` so many times, to ours, all at the larger peak."""
@@ -104,8 +103,8 @@ class Accumulator(Aggregator):
         self._raise_peak(peak)
         our_peak, our_weight, our_square, our_mixed = self._parts
         theirs = shrink(peak - our_peak, self.tau)
-        our_weight.add_(weight * theirs)
-        our_square.add_(square * theirs.square())
+        our_weight.add_(theirs * weight)
+        our_square.add_(theirs.square() * square)
         if isinstance(mixed, torch.Tensor):
             our_mixed.addcmul_(mixed, theirs.unsqueeze(1), value=times)
         else:
