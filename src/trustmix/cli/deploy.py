@@ -180,7 +180,7 @@ def _check_server(recipe: str, overrides: list[str], *, allow_code: bool) -> Non
     """Load the server's public set and check the recipe, as `serve` does, without a run directory."""
     _require_flower()
     from trustmix.cli.progress import format_bytes
-    from trustmix.deploy.server import check_server
+    from trustmix.deploy.server_check import check_server
     from trustmix.settings.recipe import Recipe
 
     loaded = Recipe.load(recipe, overrides)
