@@ -316,3 +316,16 @@ def test_of_many_holders_some_are_drawn_and_of_few_all() -> None:
         seats = drawn[index].tolist()
         assert len(set(seats)) == 4
         assert set(seats) <= set(range(count))
+
+
+def test_a_client_of_little_weight_changes_little() -> None:
+    """Its vote is its weight times that of others; the lie alone would be another teacher."""
+    lie = np.eye(CLASSES)[(TRUTH + 1) % CLASSES], np.zeros(SAMPLES)
+    honest, with_lie = RobustTrust(), RobustTrust()
+    for index, upload in enumerate(HONEST):
+        for rule in (honest, with_lie):
+            rule.update(Upload.from_arrays(str(index), *upload))
+    with_lie.update(Upload.from_arrays("liar", *lie).replace(weight=1e-6))
+    expected, found = (np.asarray(rule.compute().probabilities) for rule in (honest, with_lie))
+    assert np.abs(found - expected).max() < 0.02
+    assert np.abs(found - lie[0]).max() > 0.5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trustmix.data import Augment, augment_batch
 from trustmix.engines.vectorized import stack_key
 from trustmix.learners import DeviceConfig, Training, TrainingJob, train
-from trustmix.learners.training import batches, predict, token_lengths
+from trustmix.learners.training import batches, evaluate, predict, token_lengths
 
 
 @settings(deadline=None)
@@ -121,3 +121,15 @@ def test_augmented_jobs_are_never_stacked() -> None:
     assert stack_key(one) != stack_key(two)
     plain = [replace(job("none")), replace(job("none"))]
     assert stack_key(plain[0]) == stack_key(plain[1])
+
+
+def test_auto_takes_twice_as_many_epochs_from_the_first_teacher_as_later() -> None:
+    auto = Training(public_epochs="auto")
+    assert [auto.max_public_epochs(stages) for stages in (0, 1, 2, 7)] == [20, 20, 10, 10]
+
+
+def test_a_temperature_divides_the_logits_that_are_evaluated() -> None:
+    inputs, labels = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 4
+    found = evaluate(torch.nn.Identity(), inputs, labels, DeviceConfig(), temperature=2.5)
+    expected = torch.nn.functional.cross_entropy(inputs.double() / 2.5, labels)
+    assert found.nll == pytest.approx(float(expected), rel=1e-5)
