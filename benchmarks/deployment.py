@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,11 @@ from typing import Any
 
 import psutil
 
+from trustmix.transport.flower_processes import flower_env, free_port
+from trustmix.transport.keys import make_keys
+
 COMMAND = [sys.executable, "-m", "trustmix.cli"]
+BIN = Path(sys.executable).parent
 
 
 class Deployment:
@@ -24,9 +27,7 @@ class Deployment:
         self, folder: Path, recipe: str, settings: Sequence[str], nodes: Sequence[str], *, secure: bool = True
     ):
         self.folder, self.recipe, self.settings, self.secure = folder, recipe, list(settings), secure
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         if secure:
             names = ",".join(nodes)
@@ -117,3 +118,67 @@ def child_of(parent: int, program: str) -> int:
             if program in " ".join(child.cmdline()):
                 return int(child.pid)
     raise LookupError(f"process {parent} has no child {program}")
+
+
+class FlowerCommands:
+    """Flower's own programs on loopback: a SuperLink with TLS and keys of nodes, SuperNodes, `flwr run`."""
+
+    def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
+        self.folder, self.port = folder, free_port()
+        self.environment = {**os.environ, **flower_env(folder), "PATH": f"{BIN}:{os.environ['PATH']}"}
+        self.programs: list[subprocess.Popen[bytes]] = []
+        keys = folder / "keys"
+        make_keys(keys, ["127.0.0.1"], nodes)
+        home = Path(self.environment["FLWR_HOME"])
+        home.mkdir(parents=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "127.0.0.1:{self.port}"\n'
+            f'root-certificates = "{keys / "ca.crt"}"\n'
+        )
+        server = keys / "server"
+        files = ["--ssl-ca-certfile", server / "ca.crt", "--ssl-certfile", server / "server.crt"]
+        files += ["--ssl-keyfile", server / "server.key", "--enable-supernode-auth"]
+        self.start("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), *map(str, files))
+
+    def start(self, program: str, *options: str) -> None:
+        """Start one of Flower's programs."""
+        with open(self.folder / f"{program}.log", "ab") as log:
+            command = [str(BIN / program), *options]
+            process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, cwd=self.folder)
+        self.programs.append(process)
+
+    def flwr(self, *arguments: str, seconds: float) -> "subprocess.CompletedProcess[str]":
+        """A command of `flwr`, done."""
+        command, environment = [str(BIN / "flwr"), *arguments], self.environment
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, cwd=self.folder, timeout=seconds
+        )
+
+    def join(self, node: str, config: str, seconds: float) -> None:
+        """Register a node's key, once the SuperLink answers, and start its SuperNode."""
+        keys, end = self.folder / "keys", time.monotonic() + seconds
+        public = str(keys / "server" / "nodes" / f"{node}.pub")
+        while (done := self.flwr("supernode", "register", public, "mine", "--name", node, seconds=seconds)).returncode:
+            if time.monotonic() > end:
+                raise TimeoutError(done.stdout + done.stderr)
+            time.sleep(0.5)
+        files = ["--root-certificates", str(keys / node / "ca.crt")]
+        files += ["--auth-supernode-private-key", str(keys / node / "node.key")]
+        where = ["--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(free_port())]
+        self.start("flower-supernode", *where, *files, "--node-config", config)
+
+    def run(self, app: Path, config: str, seconds: float) -> str:
+        """Run an app to its end; what it printed."""
+        done = self.flwr("run", str(app), "mine", "--stream", "--run-config", config, seconds=seconds)
+        return done.stdout + done.stderr
+
+    def close(self) -> None:
+        """End everything."""
+        for program in reversed(self.programs):
+            program.terminate()
+        for program in self.programs:
+            try:
+                program.wait(20)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()

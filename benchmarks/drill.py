@@ -22,13 +22,12 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks.deployment import COMMAND, Deployment
-from trustmix import Recipe, storage
+from benchmarks.churn import Churn
+from benchmarks.deployment import COMMAND, Deployment, FlowerCommands
+from trustmix import storage
 from trustmix.deploy.superlink import app_folder
-from trustmix.transport.flower_processes import flower_env, free_port
 
 NODES = ["0", "1", "2", "3"]
-BIN = Path(sys.executable).parent
 ROUNDS = int(os.environ.get("DRILL_ROUNDS", "40"))
 """Of the run that is disturbed: enough for every fault and the way back from it."""
 PATIENCE = float(os.environ.get("DRILL_PATIENCE", "300"))
@@ -214,41 +213,27 @@ def large(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def plain(folder: Path) -> Iterator[tuple[str, str]]:
-    """Flower's own commands and the app folder, without keys."""
-    port = free_port()
-    environment = {**os.environ, **flower_env(folder), "FLWR_HOME": str(folder), "PATH": f"{BIN}:{os.environ['PATH']}"}
-    programs = []
+    """Flower's own commands and the app folder, with TLS and keys."""
+    flower = FlowerCommands(folder, NODES[:2])
     try:
-        programs.append(start(folder, environment, "flower-superlink", "--insecure", "--port", str(port)))
-        text = f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-        (folder / "config.toml").write_text(text)
-        for number in range(2):
-            (folder / f"node-{number}.toml").write_text(f"share = {number}\n")
-            where = ["--superlink", f"127.0.0.1:{port}", "--insecure", "--port", str(free_port())]
-            config = f'node="{folder}/node-{number}.toml"'
-            programs.append(start(folder, environment, "flower-supernode", *where, "--node-config", config))
-        recipe = Recipe.load("demo", ["clients=2", "rounds=2", "split.classes_per_client=5"])
-        (folder / "recipe.toml").write_text(recipe.toml())
-        config = f'recipe="{folder}/recipe.toml" out="{folder}/run"'
-        command = [str(BIN / "flwr"), "run", str(app_folder()), "mine", "--run-config", config]
-        end = time.monotonic() + PATIENCE
-        while subprocess.run(command, env=environment, capture_output=True).returncode and time.monotonic() < end:
-            time.sleep(1)
-        while not (folder / "run" / "summary.json").exists():
-            assert time.monotonic() < end, [file.read_text() for file in folder.glob("*.log")]
-            time.sleep(0.5)
+        for number in NODES[:2]:
+            flower.join(number, f'partition-id={number} num-partitions=2 folder="{folder}"', PATIENCE)
+        settings = "clients=2 rounds=2 split.classes_per_client=5"
+        printed = flower.run(app_folder(), f'recipe="demo" settings="{settings}" out="{folder}/run"', PATIENCE)
+        assert (folder / "run" / "summary.json").exists(), printed
         yield "Flower's own commands: flower-superlink, flower-supernode, flwr run", "2 rounds, as they should"
     finally:
-        for program in programs:
-            program.terminate()
-        for program in programs:
-            program.wait()
+        flower.close()
 
 
-def start(folder: Path, environment: dict[str, str], program: str, *options: str) -> "subprocess.Popen[bytes]":
-    """One of Flower's programs."""
-    with open(folder / f"{program}.log", "ab") as log:
-        return subprocess.Popen([str(BIN / program), *options], env=environment, stdout=log, stderr=log, cwd=folder)
+def churn(folder: Path) -> Iterator[tuple[str, str]]:
+    """Ten nodes that join, leave and crash at random for 20 rounds."""
+    drill = Churn(folder, 10, 20, seed=int(os.environ.get("DRILL_SEED", "0")), deadline=3 * DEADLINE)
+    try:
+        drill.play(PATIENCE)
+        yield "ten nodes join, leave and crash at random for 20 rounds", drill.verify()
+    finally:
+        drill.close()
 
 
 DRILLS: dict[str, Callable[[Path], Iterator[tuple[str, str]]]] = {
@@ -256,6 +241,7 @@ DRILLS: dict[str, Callable[[Path], Iterator[tuple[str, str]]]] = {
     "disturbed": disturbed,
     "large": large,
     "plain": plain,
+    "churn": churn,
 }
 
 

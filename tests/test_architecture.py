@@ -87,3 +87,13 @@ def test_a_room_imports_only_rooms_below_it(room: str) -> None:
 def test_a_module_below_the_rooms_imports_no_room() -> None:
     against = format_imports(one for one in imports() if one.origin in MODULES and one.target not in MODULES)
     assert not against, against
+
+
+def test_flowers_internals_are_imported_by_one_file() -> None:
+    public = ("flwr.app.", "flwr.serverapp.", "flwr.clientapp.")
+    found = set()
+    for file in SOURCE.rglob("*.py"):
+        for _, name in imported_names(ast.parse(file.read_text("utf-8"))):
+            if name.startswith("flwr.") and not (name.startswith(public) and name.count(".") == 2):
+                found.add(file.relative_to(SOURCE).as_posix())
+    assert found == {"transport/flower_internals.py"}

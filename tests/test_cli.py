@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 import typer
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
 import trustmix as tm
 from trustmix import Recipe
 from trustmix.cli import app
-from trustmix.cli.app import handle_errors, log_to_console, make_console
+from trustmix.cli.app import handle_errors, log_to_console, make_console, wrap_text
 from trustmix.cli.progress import Display
 from trustmix.errors import TrustmixError
 from trustmix.federation import ProgressEvent
@@ -129,10 +131,29 @@ def test_help_explains_every_argument() -> None:
             assert " ".join(argument.help.split()) in text
 
 
-def test_recipes_lists_the_built_in_ones() -> None:
-    *lines, note = CliRunner().invoke(app, ["recipes"]).output.splitlines()
-    assert [line.split()[0] for line in lines] == sorted(builtin_recipes())
-    assert "the guard is on in each that does not state guard.on = false" in note
+def test_recipes_lists_the_built_in_ones_within_80_columns() -> None:
+    output = CliRunner().invoke(app, ["recipes"]).output
+    assert max(map(len, output.splitlines())) <= 80
+    for name, text in builtin_recipes().items():
+        assert f"{name} {text}" in " ".join(output.split())
+    assert "the guard is on in each that does not state guard.on = false" in " ".join(output.split())
+
+
+@given(
+    st.lists(st.sampled_from(["90.5 %", "random-forest", "split.samples_per_client=600", "a", "of it."]), min_size=1)
+)
+def test_sentences_break_neither_inside_words_nor_before_a_per_cent_sign(parts: list[str]) -> None:
+    lines = wrap_text(" ".join(parts), 30, first="- ", indent="  ").splitlines()
+    assert " ".join(line[2:] for line in lines) == " ".join(parts)
+    assert all(len(line) <= 30 for line in lines)
+    assert not any(line.startswith("  %") for line in lines)
+
+
+@pytest.mark.parametrize("words", ["trustmix run cifar100-", "trustmix recipes cifar100-", "trustmix plan cifar100-"])
+def test_a_shell_completes_names_of_recipes(words: str) -> None:
+    asked = {"_TRUSTMIX_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "2"}
+    result = CliRunner().invoke(app, [], env=asked, prog_name="trustmix")
+    assert result.output.split() == ["cifar100-small"]
 
 
 def test_a_recipe_is_printed_with_its_comments_and_runs_as_a_file(tmp_path: Path) -> None:
@@ -231,13 +252,12 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_terminal_gets_a_live_bar() -> None:
-    console = Console(force_terminal=True, width=120, record=True, force_interactive=True)
-    with Display(console, "suwa") as display:
-        display.show(ProgressEvent(2, 4, "clients", 10, 20, 0.5))
+@pytest.mark.parametrize(("width", "place"), [(80, "round 20/40"), (120, "round 20/40, client 10/20")])
+def test_a_terminal_gets_a_live_bar_that_fits(width: int, place: str) -> None:
+    console = Console(force_terminal=True, width=width, record=True, force_interactive=True)
+    with Display(console, "method 2 of 5, sUWA:") as display:
+        display.show(ProgressEvent(20, 40, "clients", 10, 20, 0.5))
         assert display._live is not None
         console.print(display._live.get_renderable())
-    text = console.export_text()
-    assert "suwa round 2/4, client 10/20" in text
-    assert "30%" in text
-    assert "accuracy so far 50.0 %" in text
+    shown = console.export_text()
+    assert re.search(rf"method 2 of 5, sUWA: {place} [━╸╺]{{4,}} +48% accuracy 50\.0 % -:--:-- left\n", shown), shown

@@ -168,6 +168,17 @@ def test_check_refuses_with_exit_code_2(tmp_path: Path) -> None:
     assert 'row 61: "n/a" in column "age" is no number' in result.output.replace("\n", "")
 
 
+def test_check_takes_settings_for_a_servers_recipe_and_refuses_them_for_a_nodes_file(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["check", "demo", "--set", "rounds=3", "--set", "public.samples=50"])
+    assert (shown.exit_code, "Server: 50 public samples" in shown.output) == (0, True), shown.output
+    assert "in each of 3 rounds" in shown.output
+    file = tmp_path / "node.toml"
+    file.write_text("share = 0\n")
+    refused = CliRunner().invoke(app, ["check", str(file), "--set", "rounds=3"])
+    assert refused.exit_code == 2
+    assert "is a node's file" in " ".join(refused.output.split())
+
+
 def test_a_server_makes_a_node_import_neither_a_rule_nor_a_function(tmp_path: Path) -> None:
     recipe = Recipe.load("demo", ["clients=3", "split.classes_per_client=4", "engine.mode=sequential"])
     public = build_federation(recipe).federation.context.public

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from trustmix import Client, Federation, Labelled, LocalEngine, Participation, Public, StorageError, Training
-from trustmix.engines import ExecutionPlan, select_plan
-from trustmix.engines.autotune import usable_precisions
+from trustmix.engines import ExecutionPlan, autotune, select_plan
 from trustmix.engines.local import run_generators, run_jobs
 from trustmix.engines.vectorized import train_stacked
 from trustmix.federation import DiskStore, Failure, Request
@@ -404,6 +403,19 @@ def test_trying_modes_changes_no_client() -> None:
     assert history(members, ExecutionPlan()) == history(clients(), ExecutionPlan())
 
 
+def test_timing_chooses_a_mode_and_never_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def measure(_: object, plan: ExecutionPlan) -> float:
+        tried.append(plan.hardware.precision)
+        return 1.0
+
+    monkeypatch.setattr(autotune, "measure_throughput", measure)
+    plan, _ = select_plan(clients(with_dropout), device="cpu", precision="auto", workers=2)
+    assert plan.hardware.precision == "float32"
+    assert set(tried) == {"float32"}
+
+
 def test_bfloat16_stays_close_to_float32() -> None:
     exact = history(clients(), ExecutionPlan(), rounds=4)
     for plan in (
@@ -413,7 +425,6 @@ def test_bfloat16_stays_close_to_float32() -> None:
         rough = history(clients(), plan, rounds=4)
         assert rough != exact
         assert rough[-1]["accuracy_mean"] == pytest.approx(exact[-1]["accuracy_mean"], abs=0.1)
-    assert usable_precisions("cpu")[0] == "float32"
 
 
 def test_convolutions_are_laid_out_channels_last_and_saved_as_usual(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -108,6 +109,27 @@ def test_a_mixed_stage_goes_through_both_sets_for_the_public_epochs() -> None:
     clients = list(build_federation(recipe).clients)
     private, public = math.ceil(48 / 32), math.ceil(300 / 32)
     assert estimate._steps(clients, recipe, exchanges=True) == 4 * (5 * private + 3 * 5 * (private + public))
+
+
+def test_a_servers_recipe_is_estimated_for_one_node_before_any_node_is_there(tmp_path: Path) -> None:
+    inputs = np.random.default_rng(0).normal(size=(300, 8)).astype("f4")
+    np.savez(tmp_path / "public.npz", x_public=inputs)
+    (tmp_path / "server.toml").write_text(
+        f'clients = 7\nrounds = 3\n[data]\nname = "shared"\npath = "{tmp_path}/public.npz"\n'
+        'classes = ["a", "b", "c"]\n[public]\nsamples = 300\n[split]\nsamples_per_client = 90\n'
+    )
+    recipe = Recipe.load(str(tmp_path / "server.toml"))
+    cost = estimate_cost(recipe)
+    assert (cost.clients, cost.rounds, cost.node_samples) == (7, 3, 90)
+    assert cost.engine == "flower; each node: sequential, float32 (as set)"
+    public = tm.Public(torch.from_numpy(inputs), classes=3)
+    own = Labelled(torch.randn(90, 8), torch.arange(90) % 3)
+    client = tm.Client("north", lambda: torch.nn.Linear(8, 3), own, own, public)
+    sent = tm.Federation(clients=[client], public=public).run(3).summary()["bytes_up"]
+    assert cost.messages["float32"][0] == pytest.approx(sent, rel=0.25)
+    shown = CliRunner().invoke(app, ["plan", str(tmp_path / "server.toml")])
+    assert shown.exit_code == 0, shown.output
+    assert "one node with a machine like this one and 90 samples" in " ".join(shown.output.split())
 
 
 def test_a_fleet_is_estimated_from_trial_runs_and_few_of_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,32 @@ def test_connections_without_a_key_are_few_and_end_soon(
         assert is_closed(stack.enter_context(connect(keys, counting_proxy)))
 
 
+def test_connections_that_begin_no_handshake_are_few_and_end_soon(
+    keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trustmix.transport.proxy.MAX_STRANGERS", 5)
+    address = ("127.0.0.1", int(counting_proxy.rpartition(":")[2]))
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(20)]
+        for connection in silent[:15]:
+            assert is_closed(connection)
+        assert post(keys, f"{counting_proxy}/v1/fleet/pull-messages") == 503, "a node is still served"
+        monkeypatch.setattr("trustmix.transport.proxy.STRANGER_TIMEOUT", 0.1)
+        assert is_closed(stack.enter_context(socket.create_connection(address, timeout=40)))  # asyncio waits 60 s
+
+
+def test_a_body_in_chunks_is_refused_whatever_length_it_announces(
+    keys: Path, counting_proxy: str, quota: UploadQuota
+) -> None:
+    quota.grant("north", 1000)
+    lines = [f"{name}: {value}" for name, value in signed_headers(keys).items()]
+    framing = ["Content-Length: 10", "Transfer-Encoding: chunked"]
+    head = "\r\n".join(["POST /v1/fleet/push-object HTTP/1.1", "Host: x", *framing, *lines, "", ""])
+    with connect(keys, counting_proxy) as connection:
+        connection.sendall(head.encode() + b"a\r\n0123456789\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 411")
+
+
 def test_a_node_has_few_connections(keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trustmix.transport.proxy.MAX_CONNECTIONS_PER_NODE", 2)
     lines = [f"{name}: {value}" for name, value in signed_headers(keys).items()]
@@ -179,7 +205,7 @@ async def wait_long(*_: object) -> Response:
     return Response()
 
 
-def is_closed(connection: ssl.SSLSocket) -> bool:
+def is_closed(connection: socket.socket) -> bool:
     """Whether the other side ends the connection within a minute."""
     try:
         return connection.recv(1) == b""

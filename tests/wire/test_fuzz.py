@@ -256,7 +256,7 @@ def whole(value: float, dtype: torch.dtype, *shape: int) -> torch.Tensor:
         (forged("uint8", levels=whole(255, torch.uint8, CLASSES)), "sums to 7"),
         (forged("uint4", levels=whole(255, torch.uint8, 4)), "is nan"),
         (forged("top-3", classes=whole(7, torch.uint8, 3)), "names class 7; there are 7"),
-        (forged("top-3", classes=whole(1, torch.uint8, 3)), "sums to"),
+        (forged("top-3", classes=whole(1, torch.uint8, 3)), "names a class twice"),
         (forged("top-3", levels=whole(200, torch.uint8, 3)), "smallest entry -"),
         (forged("argmax", classes=whole(200, torch.uint8)), "names class 200"),
         (forged("uint8", extra=torch.zeros(3)), "for extra; expected was None"),

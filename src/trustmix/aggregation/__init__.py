@@ -5,6 +5,7 @@ from trustmix.aggregation.client_weights import client_weights, vote_agreement_w
 from trustmix.aggregation.guard import Guard, GuardedAggregator, guarded
 from trustmix.aggregation.robust import BatchAggregator, Cronus, ExpGuard, GeometricMedian, Median
 from trustmix.aggregation.robust_trust import RobustTrust
+from trustmix.aggregation.sparse import SparsePredictions
 from trustmix.aggregation.trust import ClassShares, Trust, bounded_ratio
 from trustmix.aggregation.weighted_average import Accumulator
 from trustmix.aggregation.weighted_logits import WeightedLogits
@@ -22,6 +23,7 @@ __all__ = [
     "GuardedAggregator",
     "Median",
     "RobustTrust",
+    "SparsePredictions",
     "StateDict",
     "SumAggregator",
     "Teacher",

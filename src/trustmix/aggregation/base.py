@@ -8,13 +8,14 @@ import copy
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeAlias
 
 import torch
 
 from trustmix import storage
+from trustmix.aggregation.sparse import SparsePredictions
 from trustmix.arrays import (
     A,
     ArrayLike,
@@ -37,6 +38,22 @@ StateDict: TypeAlias = Mapping[str, torch.Tensor]
 """The state of an aggregator as named tensors, which safetensors can hold."""
 
 
+class _Predictions:
+    """The field `Upload.predictions`: dense or sparse predictions go in, dense ones come out.
+
+    This is the only place where sparse predictions become dense. Rules that need not have them so use `Upload.sparse`.
+    """
+
+    def __set__(self, upload: "Upload", predictions: torch.Tensor | SparsePredictions) -> None:
+        upload.__dict__["predictions"] = predictions
+
+    def __get__(self, upload: "Upload | None", owner: type) -> torch.Tensor:
+        if upload is None:
+            raise AttributeError("predictions have no default")  # so the dataclass requires them
+        found: torch.Tensor | SparsePredictions = upload.__dict__["predictions"]
+        return found if isinstance(found, torch.Tensor) else found.to_dense()
+
+
 @dataclass(frozen=True)
 class Upload:
     """What one client contributes to a teacher. `Upload.from_arrays` is the way to make one that is validated.
@@ -46,7 +63,7 @@ class Upload:
     client
         The client's id.
     predictions
-        (N, C): q, each row on the simplex.
+        (N, C): q, each row on the simplex; `SparsePredictions` are made dense when they are read.
     scores
         (N,): l, float64 and finite; None where the client has no density.
     class_counts
@@ -58,14 +75,34 @@ class Upload:
     """
 
     client: str
-    predictions: torch.Tensor
+    predictions: _Predictions = _Predictions()
     scores: torch.Tensor | None = None
     class_counts: torch.Tensor | None = None
     weight: float = 1.0
     spec: ArraySpec = field(default_factory=lambda: ArraySpec("torch", torch.float32))
 
+    @property
+    def sparse(self) -> SparsePredictions | None:
+        """The predictions if they are sparse."""
+        found = self.__dict__["predictions"]
+        return found if isinstance(found, SparsePredictions) else None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, C)."""
+        samples, classes = self.__dict__["predictions"].shape
+        return samples, classes
+
+    def select(self, classes: torch.Tensor) -> torch.Tensor:
+        """The predictions (N, so many) of some classes."""
+        return self.predictions.index_select(1, classes) if self.sparse is None else self.sparse.select(classes)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values of some fields; `dataclasses.replace` would make sparse predictions dense."""
+        return replace(self, **{"predictions": self.__dict__["predictions"], **changes})
+
     def __repr__(self) -> str:
-        samples, classes = self.predictions.shape
+        samples, classes = self.shape
         parts = [name for name in ("scores", "class_counts") if getattr(self, name) is not None]
         return f"<Upload of {self.client}: {' and '.join(['predictions', *parts])}, {samples} x {classes}>"
 
@@ -73,7 +110,7 @@ class Upload:
     def from_arrays(
         cls,
         client: str,
-        predictions: ArrayLike,
+        predictions: ArrayLike | SparsePredictions,
         scores: ArrayLike | None = None,
         *,
         class_counts: ArrayLike | None = None,
@@ -104,14 +141,18 @@ class Upload:
         trustmix.errors.TrustmixError: client north: row 1 of the predictions sums to 1.1, smallest entry 0.2; ...
         """
         source = f"client {client}" if source is None else source
-        q = validate_predictions(predictions, source).cpu()
+        q: torch.Tensor | SparsePredictions
+        if isinstance(predictions, SparsePredictions):
+            q, spec = validate_sparse(predictions, source), ArraySpec.of(predictions.values)
+        else:
+            q, spec = validate_predictions(predictions, source).cpu(), ArraySpec.of(predictions)
         samples, classes = q.shape
         return cls(
             client,
             q,
             None if scores is None else validate_scores(scores, samples, source),
             None if class_counts is None else validate_class_counts(class_counts, classes, source),
-            spec=ArraySpec.of(predictions),
+            spec=spec,
         )
 
 
@@ -196,7 +237,7 @@ class Aggregator(ABC):
             upload = Upload.from_arrays(str(self.n_clients), upload, scores)
         self.validate(upload)
         self.fold(upload)
-        self._shape = (upload.predictions.shape[0], upload.predictions.shape[1])
+        self._shape = upload.shape
         self._spec = self._spec or upload.spec
         self.n_clients += 1
         if self.tracked is not None:
@@ -204,10 +245,9 @@ class Aggregator(ABC):
 
     def validate(self, upload: Upload) -> None:
         """Refuse an upload of another shape than those before it, or without a label set where the rule needs one."""
-        if self._shape is not None and upload.predictions.shape != self._shape:
-            found = format_shape(upload.predictions)
+        if self._shape is not None and upload.shape != self._shape:
             raise TrustmixError(
-                f"client {upload.client}: predictions have the shape {found}; those before had {self._shape}."
+                f"client {upload.client}: predictions have the shape {upload.shape}; those before had {self._shape}."
             )
         if self.needs_label_sets and upload.class_counts is None:
             raise TrustmixError(
@@ -379,8 +419,9 @@ class SumAggregator(Aggregator):
         self._add(other.sums)
 
     def _add(self, terms: Mapping[str, torch.Tensor]) -> None:
-        # out of place: a caller may hold on to a sum, and the first term may be the caller's own tensor
-        self.sums = {name: self.sums[name] + term if name in self.sums else term for name, term in terms.items()}
+        # out of place: a rule may return a sum, and the first term may be the caller's own tensor
+        added = {name: self.sums[name] + term if name in self.sums else term.clone() for name, term in terms.items()}
+        self.sums |= added
 
     def reset(self) -> None:
         """Forget the sums."""
@@ -389,12 +430,12 @@ class SumAggregator(Aggregator):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The sums by name."""
-        return {**super().state_dict(), **{f"sums.{name}": value for name, value in self.sums.items()}}
+        return {**super().state_dict(), **{f"sums.{name}": value.clone() for name, value in self.sums.items()}}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over sums."""
         super().load_state_dict(state)
-        self.sums = {name[len("sums.") :]: value for name, value in state.items() if name.startswith("sums.")}
+        self.sums = {name[len("sums.") :]: value.clone() for name, value in state.items() if name.startswith("sums.")}
 
 
 def pack_uploads(uploads: Sequence[Upload]) -> dict[str, torch.Tensor]:
@@ -466,6 +507,14 @@ def validate_predictions(predictions: ArrayLike, source: str) -> torch.Tensor:
         f"{source}: row {row + 1} of the predictions sums to {q[row].sum():.4g}, smallest entry {q[row].min():.4g}; "
         "they must be probabilities (the softmax of the logits)."
     )
+
+
+def validate_sparse(predictions: SparsePredictions, source: str) -> SparsePredictions:
+    """Sparse predictions, each row on the simplex; what is wrong is said as of dense ones."""
+    predictions.validate(source)
+    if not predictions.on_simplex(1e-3):
+        validate_predictions(predictions.to_dense(), source)
+    return predictions
 
 
 def validate_scores(scores: ArrayLike, samples: int, source: str) -> torch.Tensor:

@@ -184,7 +184,7 @@ def class_estimates(upload: Upload, known: ClassShares) -> tuple[torch.Tensor, t
     """
     ratio, shares = known.ratio_and_shares(upload)
     held = shares.nonzero().squeeze(1)
-    q = upload.predictions.index_select(1, held).to(torch.float64)
+    q = upload.select(held).to(torch.float64)
     scale = 1 / (len(shares) * shares[held])
     q.div_(q.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny))  # first: a ratio over tiny is infinite
     return ratio, q.mul_(ratio.unsqueeze(1)).mul_(scale).clamp_(max=1).to(torch.float32), shares

@@ -15,7 +15,7 @@ mean of q_i over the client's own data. Where all clients hold all classes alike
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
@@ -33,6 +33,8 @@ PRIOR_STEPS = 4
 """How often the bound of a ratio and the estimated shares are found, each of which follows from the other."""
 MIN_RATIO = 1e-100
 """A smaller ratio counts as this one, whose square is still a number."""
+MAX_LABEL_SETS = 32
+"""What sparse predictions give to all classes of a label set is added up for so many label sets before it is spread."""
 
 
 def bounded_ratio(scores: torch.Tensor, largest: float) -> torch.Tensor:
@@ -108,14 +110,14 @@ class ClassShares:
         """
         scores = upload.scores
         if scores is None:
-            scores = torch.zeros(len(upload.predictions), dtype=torch.float64)
+            scores = torch.zeros(upload.shape[0], dtype=torch.float64)
         tails = _Tails(scores)
         if upload.class_counts is not None:
             shares = (upload.class_counts / upload.class_counts.sum()).to(torch.float64)
         elif upload.client in self._rows:
             shares = self._remembered(upload.client)
         else:
-            shares = _estimate_shares(upload.predictions.to(torch.float64), tails)
+            shares = _estimate_shares(_weighted_sum(upload), upload.shape[1], tails)
             self._remember(upload.client, shares)
         return tails.bounded(largest_ratio(shares)), shares
 
@@ -177,13 +179,21 @@ def estimate_shares(predictions: torch.Tensor, scores: torch.Tensor) -> torch.Te
     torch.Tensor
         Of sum 1; 0 for classes that the client seems not to hold.
     """
-    return _estimate_shares(predictions, _Tails(scores))
+    return _estimate_shares(lambda ratio: ratio @ predictions, predictions.shape[1], _Tails(scores))
 
 
-def _estimate_shares(predictions: torch.Tensor, tails: _Tails) -> torch.Tensor:
-    largest = float(predictions.shape[1])
+def _weighted_sum(upload: Upload) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What gives the sum (C,) of weights (N,) times the predictions."""
+    if upload.sparse is not None:
+        return upload.sparse.weighted_sum
+    predictions = upload.predictions.to(torch.float64)
+    return lambda weights: weights @ predictions
+
+
+def _estimate_shares(weighted_sum: Callable[[torch.Tensor], torch.Tensor], classes: int, tails: _Tails) -> torch.Tensor:
+    largest = float(classes)
     for _ in range(PRIOR_STEPS):
-        seen = tails.bounded(largest) @ predictions
+        seen = weighted_sum(tails.bounded(largest))
         shares = torch.where(seen >= MIN_HELD * seen.max(), seen, 0.0)
         shares = shares / shares.sum()
         largest = largest_ratio(shares)
@@ -205,6 +215,47 @@ class Trust(SumAggregator):
     def __init__(self) -> None:
         super().__init__()
         self.shares = ClassShares()
+        self._common: dict[bytes, torch.Tensor] = {}
+        """By label set, as the bytes of a mask (C,): what every class of it has in each sample (N,) beside the sums."""
+
+    def fold(self, upload: Upload) -> None:
+        """Add the upload's terms; sparse predictions are not made dense for it."""
+        if upload.sparse is None:
+            super().fold(upload)
+            return
+        q, rest = upload.sparse, upload.sparse.rest.to(torch.float64)
+        ratio, shares = self.shares.ratio_and_shares(upload)
+        weight, held = upload.weight * ratio, shares > 0
+        self.keep_weights(upload.client, weight)
+        self._add({"held": upload.weight * shares, "weight": weight, "square": weight.square()})
+        kept = held[q.classes]
+        values = q.values.to(torch.float64) * kept
+        total = values.sum(1) + rest * (held.sum() - kept.sum(1))
+        scale = weight / total.clamp_min(torch.finfo(torch.float64).tiny)
+        mass = self.sums.setdefault("mass", torch.zeros(upload.shape, dtype=torch.float64))
+        mass.scatter_add_(1, q.classes, (values - rest.unsqueeze(1) * kept) * scale.unsqueeze(1))
+        label_set, rest = held.numpy().tobytes(), rest * scale
+        self._common[label_set] = self._common[label_set] + rest if label_set in self._common else rest
+        if len(self._common) == MAX_LABEL_SETS:
+            self._spread_common()
+
+    def _spread_common(self) -> None:
+        """Add what the classes of label sets have in common to the sums, in one product of matrices."""
+        if self._common:
+            sets = torch.stack([torch.frombuffer(bytearray(one), dtype=torch.bool) for one in self._common])
+            common = torch.stack(list(self._common.values()), 1)
+            self.sums["mass"].addmm_(common, sets.to(torch.float64)).clamp_min_(0)  # below 0 by rounding
+            self._common = {}
+
+    def estimate(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What follows from the sums."""
+        self._spread_common()
+        return super().estimate()
+
+    def reset(self) -> None:
+        """Forget the sums; what is remembered of clients stays."""
+        super().reset()
+        self._common = {}
 
     def terms(self, upload: Upload) -> dict[str, torch.Tensor]:
         """r_i q_i, the shares of classes, and the weights themselves."""
@@ -222,6 +273,7 @@ class Trust(SumAggregator):
 
     def merge_state(self, other: Self) -> None:
         """Add the other's sums and take over what it remembers."""
+        other._spread_common()
         super().merge_state(other)
         self.shares.merge(other.shares)
 
@@ -233,10 +285,12 @@ class Trust(SumAggregator):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The sums, and the shares that are remembered over rounds."""
+        self._spread_common()
         return {**super().state_dict(), **self.shares.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over sums and shares."""
+        self._common = {}
         super().load_state_dict(state)
         self.shares.load_state_dict(state)
 

@@ -13,6 +13,7 @@ import torch
 
 from trustmix.aggregation.base import Aggregator, StateDict, Upload
 from trustmix.aggregation.client_weights import client_weights, shrink
+from trustmix.aggregation.sparse import SparsePredictions
 from trustmix.errors import TrustmixError
 
 PARTS = ("peak", "weight", "square", "mixed")
@@ -41,14 +42,17 @@ class Accumulator(Aggregator):
             raise TrustmixError(f"tau is {tau}; it must be 0 (average), positive, or infinite (most confident).")
         self.tau = float(tau)
         self._parts: tuple[torch.Tensor, ...] | None = None
+        self._common: torch.Tensor | None = None
+        """(N,): what every class of a sample has beside `mixed`, of sparse predictions; relative to the peak, too."""
         self._tracked_scores: dict[str, tuple[torch.Tensor, float]] = {}
 
     def fold(self, upload: Upload) -> None:
         """Add w and w q at the running maximum of the scores; without scores, l counts as 0."""
-        q, weight = upload.predictions, upload.weight
-        score = torch.zeros(len(q), dtype=torch.float64) if upload.scores is None else upload.scores
+        rows, weight = upload.sparse, upload.weight
+        score = torch.zeros(upload.shape[0], dtype=torch.float64) if upload.scores is None else upload.scores
         whole = torch.full_like(score, weight)
-        self._add(q.to(torch.float64), score, whole, whole.square(), times=weight)
+        q = upload.predictions.to(torch.float64) if rows is None else rows
+        self._add(q, score, whole, whole.square(), times=weight)
         if self.tracked is not None:
             self._tracked_scores[upload.client] = score[self.tracked].clone(), weight
 
@@ -76,25 +80,54 @@ class Accumulator(Aggregator):
         self._tracked_scores |= other._tracked_scores
 
     def _filled(self) -> tuple[torch.Tensor, ...]:
+        """The sums, with what the classes of a sample have in common spread over them."""
         if self._parts is None:
             raise TrustmixError("the accumulator is empty.")
+        if self._common is not None:
+            self._parts[3].add_(self._common.unsqueeze(1)).clamp_min_(0)  # below 0 by the rounding of a difference
+            self._common = None
         return self._parts
 
     def _add(
-        self, mixed: torch.Tensor, peak: torch.Tensor, weight: torch.Tensor, square: torch.Tensor, times: float = 1.0
+        self,
+        mixed: torch.Tensor | SparsePredictions,
+        peak: torch.Tensor,
+        weight: torch.Tensor,
+        square: torch.Tensor,
+        times: float = 1.0,
     ) -> None:
         """Add sums that are relative to exp(tau * peak), `mixed` so many times, to ours, all at the larger peak."""
         if self._parts is None:
             # copies: the caller may reuse its buffers, and from now on these are changed in place
-            self._parts = peak.clone(), weight.clone(), square.clone(), mixed * times
-            return
+            nothing = torch.zeros_like(peak)
+            self._parts = peak.clone(), nothing, nothing.clone(), torch.zeros(mixed.shape, dtype=torch.float64)
+        self._raise_peak(peak)
         our_peak, our_weight, our_square, our_mixed = self._parts
-        top = torch.maximum(our_peak, peak)
-        ours, theirs = shrink(our_peak - top, self.tau), shrink(peak - top, self.tau)
-        our_peak.copy_(top)
-        our_weight.mul_(ours).add_(weight * theirs)
-        our_mixed.mul_(ours.unsqueeze(-1)).addcmul_(mixed, theirs.unsqueeze(-1), value=times)
-        our_square.mul_(ours.square_()).add_(square * theirs.square_())
+        theirs = shrink(peak - our_peak, self.tau)
+        our_weight.add_(weight * theirs)
+        our_square.add_(square * theirs.square())
+        if isinstance(mixed, torch.Tensor):
+            our_mixed.addcmul_(mixed, theirs.unsqueeze(1), value=times)
+        else:
+            theirs, rest = times * theirs, mixed.rest.to(torch.float64)
+            our_mixed.scatter_add_(1, mixed.classes, (mixed.values - rest.unsqueeze(1)) * theirs.unsqueeze(1))
+            rest = rest * theirs
+            self._common = rest if self._common is None else self._common.add_(rest)
+
+    def _raise_peak(self, peak: torch.Tensor) -> None:
+        """Make our sums relative to a larger peak, in the samples where it is larger: fewer with every upload."""
+        if self._parts is None:
+            return
+        our_peak = self._parts[0]
+        rises = (peak > our_peak).nonzero().squeeze(1)
+        if len(rises) == 0:
+            return
+        ours = shrink(our_peak[rises] - peak[rises], self.tau)
+        our_peak[rises] = peak[rises]
+        for total, factor in zip(self._parts[1:], (ours, ours.square(), ours.unsqueeze(1)), strict=True):
+            total[rises] *= factor
+        if self._common is not None:
+            self._common[rises] *= ours
 
     def client_weights(self) -> Mapping[str, torch.Tensor] | None:
         """softmax_i(tau * l_i(x)) times the uploads' weights, in the tracked samples."""
@@ -107,7 +140,7 @@ class Accumulator(Aggregator):
     def reset(self) -> None:
         """Forget the sums."""
         super().reset()
-        self._parts = None
+        self._parts = self._common = None
         self._tracked_scores = {}
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -115,13 +148,13 @@ class Accumulator(Aggregator):
         if self._parts is None:
             return super().state_dict()
         tau = {"tau": torch.tensor(self.tau, dtype=torch.float64)}
-        return {**super().state_dict(), **tau, **dict(zip(PARTS, self._parts, strict=True))}
+        return {**super().state_dict(), **tau, **dict(zip(PARTS, self._filled(), strict=True))}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over sums of the same temperature."""
         if not state:
             super().load_state_dict(state)
-            self._parts, self._tracked_scores = None, {}
+            self._parts, self._common, self._tracked_scores = None, None, {}
             return
         try:
             tau, parts = float(state["tau"]), tuple(state[name].clone() for name in PARTS)
@@ -130,4 +163,4 @@ class Accumulator(Aggregator):
         if tau != self.tau:
             raise TrustmixError(f"the state is of tau = {tau}, and this accumulator has tau = {self.tau}.")
         super().load_state_dict(state)
-        self._parts = parts
+        self._parts, self._common = parts, None

@@ -95,7 +95,23 @@ def _describe(error: OSError | MemoryError) -> str:
     return _shorten(f"{error.filename}: {reason}." if error.filename else f"{reason}.")
 
 
-RecipeName = Annotated[str, typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.")]
+def complete_recipe(incomplete: str) -> list[str]:
+    """The names of built-in recipes that begin so, for completion in a shell, which offers files if there is none.
+
+    >>> complete_recipe("cifar100")
+    ['cifar100', 'cifar100-small']
+    """
+    from importlib import resources
+
+    files = [file.name for file in (resources.files("trustmix") / "recipes").iterdir()]
+    names = [name.removesuffix(".toml") for name in files if name.endswith(".toml")]
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+RecipeName = Annotated[
+    str,
+    typer.Argument(help="A built-in recipe (see `trustmix recipes`) or a TOML file.", autocompletion=complete_recipe),
+]
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory.", show_default=False)]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.", show_default=False)
@@ -156,6 +172,56 @@ def make_console(*, quiet: bool = False) -> "Console":
     from rich.console import Console
 
     return Console(markup=False, emoji=False, quiet=quiet)
+
+
+def wrap_text(text: str, width: int, *, first: str = "", indent: str = "") -> str:
+    """Break a text into lines, neither inside of a word nor between a number and its per cent sign.
+
+    Parameters
+    ----------
+    text
+        The text; line breaks in it count as spaces.
+    width
+        The number of columns.
+    first, indent
+        What the first line and the other ones begin with.
+
+    Returns
+    -------
+    str
+        The lines.
+
+    Examples
+    --------
+    >>> print(wrap_text("Random-forest reaches 90.5 % of it.", 27))
+    Random-forest reaches
+    90.5 % of it.
+    """
+    from textwrap import fill
+
+    joined = " ".join(text.split()).replace(" %", "\N{NO-BREAK SPACE}%")
+    lines = fill(
+        joined,
+        width,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def print_text(console: "Console", text: str) -> None:
+    """Print sentences within the width of a console; they may quote another party.
+
+    Parameters
+    ----------
+    console
+        Where they are printed.
+    text
+        The sentences.
+    """
+    console.print(wrap_text(printable(text), console.width), soft_wrap=True, highlight=False, markup=False)
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import AllowCode, app, confirm_code, handle_errors, make_console
+from trustmix.cli.app import AllowCode, app, confirm_code, handle_errors, make_console, print_text
 from trustmix.errors import TrustmixError
 
 
@@ -39,7 +39,10 @@ def audit_command(
     for folder in folders:
         audited = audit(folder, shadows=shadows, allow_code=allowed)
         labels, results = audited.labels, [*audited.findings, *audited.labels.results]
-        rows += [(folder, audited.epsilon, audited.accuracy, r.attack, r.auc, r.low, r.high, r.tpr) for r in results]
+        rows += [
+            (folder, audited.epsilon, audited.accuracy, r.attack, *(round(x, 6) for x in (r.auc, r.low, r.high, r.tpr)))
+            for r in results
+        ]
         table = Table("attack on", *(Column(name, justify="right") for name in ("AUC", "95 %", "caught")))
         for result in results:
             interval = f"{result.low:.3f} to {result.high:.3f}"
@@ -48,14 +51,14 @@ def audit_command(
         accuracy = "" if audited.accuracy is None else f", accuracy {100 * audited.accuracy:.1f} %"
         console.print(f"{folder}: {epsilon}{accuracy}", highlight=False, soft_wrap=True)
         console.print(table)
-        console.print(
+        print_text(
+            console,
             f"Guessed label histograms are {labels.distance:.2f} from the true ones, from 0 to 1; the mean of "
             f"all clients as the guess is {labels.baseline:.2f} from them.",
-            highlight=False,
         )
-    console.print(
+    print_text(
+        console,
         "caught: members found at 1 % false alarms. AUC 0.5 and 1 % caught are guessing; AUC 1 knows every member.",
-        highlight=False,
     )
     if out is not None:
         names = ("run", "epsilon", "accuracy", "attack", "auc", "auc_low", "auc_high", "caught_at_1_percent")

@@ -154,6 +154,7 @@ def join_command(
 @handle_errors
 def check_command(
     file: Annotated[str, typer.Argument(help="A node's file, or the recipe of a server.")],
+    overrides: Overrides = None,
     allow_code: AllowCode = False,
 ) -> None:
     """Check a node's file or a server's recipe.
@@ -166,21 +167,23 @@ def check_command(
 
     path = expand_user(file)
     if path.is_file() and not {"id", "share"} & set(toml.read(path)):
-        _check_server(file, allow_code=allow_code)
+        _check_server(file, overrides or [], allow_code=allow_code)
     elif not path.is_file() and path.suffix != ".toml":
-        _check_server(file, allow_code=allow_code)  # a built-in recipe
+        _check_server(file, overrides or [], allow_code=allow_code)  # a built-in recipe
+    elif overrides:
+        raise TrustmixError(f"--set changes the recipe of a server, and {file} is a node's file; change the file.")
     else:
         _check_node(path)
 
 
-def _check_server(recipe: str, *, allow_code: bool) -> None:
+def _check_server(recipe: str, overrides: list[str], *, allow_code: bool) -> None:
     """Load the server's public set and check the recipe, as `serve` does, without a run directory."""
     _require_flower()
     from trustmix.cli.progress import format_bytes
     from trustmix.deploy.server import check_server
     from trustmix.settings.recipe import Recipe
 
-    loaded = Recipe.load(recipe)
+    loaded = Recipe.load(recipe, overrides)
     confirm_code([expand_user(recipe)], allow_code=allow_code, recipe=loaded)
     found = check_server(loaded)
     typer.echo(f"Server: {found.samples} public samples of {found.shape}, {found.dtype}")

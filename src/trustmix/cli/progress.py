@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from trustmix.federation import Callback, History, ProgressEvent
     from trustmix.sweeps.schedule import RunOutcome, SweepCallback, SweepProgress
 
+WIDE = 100
+"""Columns from which on the bar of a run has room for its clients."""
+
 
 class Display:
     r"""The progress of a run, as a context manager.
@@ -77,13 +80,16 @@ class Display:
         event
             The state of the run.
         """
-        accuracy = "" if event.accuracy is None else f"accuracy so far {100 * event.accuracy:.1f} %"
+        percent = "" if event.accuracy is None else f"{100 * event.accuracy:.1f} %"
         stage = "closing" if event.stage == "closing" else f"round {event.round}/{event.rounds}"
         if self._live and self._task is not None:
-            text = f"{self.title}{stage}, client {event.done}/{event.asked}"
+            asked = f", client {event.done}/{event.asked}" if self.console.width >= WIDE else ""
+            accuracy = f"accuracy {percent}" if percent else ""
+            text = f"{self.title}{stage}{asked}"
             self._live.update(self._task, completed=event.fraction_done, description=text, accuracy=accuracy)
         elif event.done == 0:
-            text = f"{self.title}{stage}: asking {event.asked} clients{', ' + accuracy if accuracy else ''}"
+            accuracy = f", accuracy so far {percent}" if percent else ""
+            text = f"{self.title}{stage}: asking {event.asked} clients{accuracy}"
             self.console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trustmix.cli.app import AllowCode, app, confirm_code, handle_errors, make_console
+from trustmix.cli.app import AllowCode, app, confirm_code, handle_errors, make_console, print_text
 from trustmix.errors import TrustmixError
 
 
@@ -58,5 +58,5 @@ def theory_command(
     allowed = confirm_code(recipes, allow_code=allow_code)
     findings, console = analyze_runs(folders, reference, allow_code=allowed), make_console()
     console.print(findings.table())
-    console.print(findings.verdict(), soft_wrap=True, highlight=False)
+    print_text(console, findings.verdict())
     console.print(f"Page: {write_theory_page(findings, out)}", soft_wrap=True, highlight=False)

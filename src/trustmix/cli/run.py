@@ -19,6 +19,7 @@ from trustmix.cli.app import (
     handle_errors,
     log_to_console,
     make_console,
+    print_text,
 )
 from trustmix.errors import TrustmixError
 from trustmix.paths import expand_user
@@ -51,16 +52,15 @@ def demo_command(
 
     recipe = Recipe.load("demo", [f"seed={seed}", "train.calibrate=true"])
     console = make_console()
-    console.print(
-        f"{recipe.clients} clients, {recipe.split.classes_per_client} digit classes each, {recipe.rounds} rounds"
-    )
+    held = f"{recipe.split.classes_per_client} digit classes each"
+    print_text(console, f"{recipe.clients} clients, {held}, {recipe.rounds} rounds")
     begin = time.perf_counter()
     histories = demo(
         recipe, out, lambda rule, at, of: run_display(console, title=f"method {at} of {of}, {method_label(rule)}:")
     )
     console.print(comparison_table({method_label(name): history for name, history in histories.items()}))
-    console.print(verdict(histories, recipe, classes=10), highlight=False)
-    console.print(f"All five took {time.perf_counter() - begin:.0f} seconds, with their preparation.", highlight=False)
+    print_text(console, verdict(histories, recipe, classes=10))
+    print_text(console, f"All five took {time.perf_counter() - begin:.0f} seconds, with their preparation.")
     page = write_report(load_study([out / method for method in histories]), out / "report.html")
     console.print(f"Report: {page}", soft_wrap=True, highlight=False)
 
@@ -130,10 +130,10 @@ def _run_and_report(
     page = write_report(study, folder / "report.html")
     console.print(comparison_table({study.runs[0].label: history}))
     for warning in warnings(study):
-        console.print(warning, soft_wrap=True, highlight=False, markup=False)
+        print_text(console, warning)
     left_out = sum(len(line.failed) for line in history)
     if left_out:
-        console.print(f"{left_out} answers were left out; rounds.jsonl and the report state why.")
+        print_text(console, f"{left_out} answers were left out; rounds.jsonl and the report state why.")
     console.print(f"Run: {folder}\nReport: {page}", soft_wrap=True, highlight=False)
 
 
@@ -179,9 +179,7 @@ def sweep_command(
         console.print(to_markdown(result.table), markup=False, soft_wrap=True)
     console.print(f"Tables: {folder}/table.md, table.tex, table.csv, runs.csv", soft_wrap=True, highlight=False)
     if result.left:
-        console.print(
-            f"Left: {len(result.left)} runs; the same command goes on with them.", soft_wrap=True, highlight=False
-        )
+        print_text(console, f"Left: {len(result.left)} runs; the same command goes on with them.")
         for name in result.left:
             console.print(name, soft_wrap=True, highlight=False, markup=False)
     if result.failed:

@@ -5,8 +5,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from trustmix.arrays import ArrayLike
 from trustmix.errors import TrustmixError
 
 UNSUPPORTED_DTYPES = (torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128)
@@ -34,6 +36,47 @@ class Labelled:
     inputs: torch.Tensor
     labels: torch.Tensor
 
+    @classmethod
+    def from_arrays(cls, inputs: ArrayLike, labels: ArrayLike) -> "Labelled":
+        """Make samples from arrays or DataFrames.
+
+        Parameters
+        ----------
+        inputs
+            (n, ...): see `to_inputs`.
+        labels
+            (n,): whole numbers, the class of each sample.
+
+        Returns
+        -------
+        Labelled
+            The samples.
+
+        Raises
+        ------
+        TrustmixError
+            If labels are no whole numbers, or not as many as inputs.
+
+        Examples
+        --------
+        >>> Labelled.from_arrays([[0.5, 1.0], [2.0, 3.0]], [0, 1])
+        <Labelled: 2 samples of shape (2,)>
+        """
+        x = to_inputs(inputs)
+        numbers = labels if isinstance(labels, torch.Tensor) else np.array(labels)
+        y = numbers.tolist() if numbers.dtype == object else numbers
+        try:
+            classes = torch.as_tensor(y)
+        except (TypeError, ValueError) as error:
+            raise TrustmixError(f"labels must be whole numbers, the class of each sample ({error}).") from error
+        if classes.dtype.is_floating_point and bool((classes != classes.round()).any()):
+            raise TrustmixError("labels must be whole numbers, the class of each sample.")
+        if classes.shape != x.shape[:1]:
+            raise TrustmixError(
+                f"labels have the shape {tuple(classes.shape)}; there must be one for each of {len(x)}."
+            )
+        return cls(x, classes.to(torch.int64))
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -59,6 +102,43 @@ class Labelled:
 
     def __getitem__(self, index: torch.Tensor) -> "Labelled":
         return Labelled(self.inputs[index], self.labels[index])
+
+
+def to_inputs(array: ArrayLike) -> torch.Tensor:
+    """Convert the inputs of samples to a tensor.
+
+    Parameters
+    ----------
+    array
+        (n, ...): a tensor, which is returned as it is; an array, a DataFrame of numbers or nested lists, whose float64
+        become float32, as networks take them.
+
+    Returns
+    -------
+    torch.Tensor
+        A tensor of its own memory, if it was none.
+
+    Raises
+    ------
+    TrustmixError
+        If there is something else than numbers in it.
+
+    Examples
+    --------
+    >>> to_inputs([[1.0, 2.5]])
+    tensor([[1.0000, 2.5000]])
+    """
+    if isinstance(array, torch.Tensor):
+        return array
+    values = np.array(array)
+    if values.dtype == object:  # as of a DataFrame with columns of several types
+        try:
+            values = values.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise TrustmixError(f"inputs must be numbers ({error}); encode texts and categories first.") from error
+    if values.dtype.kind not in "biuf":
+        raise TrustmixError(f"inputs must be numbers, not {values.dtype}; encode texts and categories first.")
+    return torch.from_numpy(values.astype(np.float32) if values.dtype.kind in "bf" else values)
 
 
 @dataclass(frozen=True)

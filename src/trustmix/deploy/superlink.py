@@ -17,37 +17,40 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.cli.build import build_fab_from_disk
-from flwr.common.constant import SubStatus
-from flwr.common.serde import fab_to_proto, run_from_proto
-from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
-)
-from flwr.supercore.constant import TaskType
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
-)
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
 from trustmix import storage
 from trustmix.deploy.message_handler import MessageHandler
 from trustmix.errors import TrustmixError
+from trustmix.transport.flower_internals import (
+    AcquireTaskRequest,
+    ControlHttpClient,
+    DeactivateNodeRequest,
+    Fab,
+    FleetHttpClient,
+    ListRunsRequest,
+    NodeAuthHttpInterceptor,
+    ObjectPullError,
+    ObjectPushError,
+    ProtobufClientInterceptor,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    RegisterNodeRequest,
+    RuntimeHttpClient,
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SendTaskHeartbeatRequest,
+    StartRunRequest,
+    SubStatus,
+    SuperExecAuthHttpInterceptor,
+    TaskIdentity,
+    TaskType,
+    build_fab_from_disk,
+    fab_to_proto,
+    public_key_to_bytes,
+    pull_task_input,
+    push_message,
+    run_from_proto,
+)
 from trustmix.transport.flower_processes import SuperLink, SuperNode, wait_until_ready
 from trustmix.transport.keys import NodeKeys
 from trustmix.transport.node_auth import parse_public_key

@@ -61,7 +61,7 @@ def select_plan(
     mode
         "sequential", "processes", "stacked" or "auto".
     precision
-        "float32", "bfloat16" or "auto".
+        "float32", "bfloat16" or "auto", which is float32: the load of a machine must not decide the numbers of a run.
     device
         A device of torch, or "auto".
     workers
@@ -122,15 +122,11 @@ def trained_by_steps(clients: Sequence[Client]) -> list[Client]:
 
 def _candidates(clients: int, mode: str, precision: str, device: str, workers: int | None) -> list[ExecutionPlan]:
     """All plans that the settings allow."""
-    precisions = usable_precisions(device) if precision == "auto" else [precision]
+    hardware = DeviceConfig(device, "float32" if precision == "auto" else precision)
     modes: Sequence[Any] = [mode]
     if mode == "auto":
         modes = MODE_ORDER if (workers or cores()) > 1 else [mode for mode in MODE_ORDER if mode != "processes"]
-    return [
-        make_plan(mode, workers=workers, hardware=DeviceConfig(device, precision), clients=clients)
-        for precision in precisions
-        for mode in modes
-    ]
+    return [make_plan(mode, workers=workers, hardware=hardware, clients=clients) for mode in modes]
 
 
 @ENGINES.register("local")
@@ -186,33 +182,6 @@ def best_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def usable_precisions(device: str) -> list[str]:
-    """Return the precisions that a device computes in hardware.
-
-    Parameters
-    ----------
-    device
-        A device of torch.
-
-    Returns
-    -------
-    list of str
-        "float32", and "bfloat16" if the device has instructions for it.
-
-    Examples
-    --------
-    >>> usable_precisions("mps")
-    ['float32']
-    """
-    if device == "cuda":
-        has_bfloat16 = torch.cuda.is_bf16_supported()
-    else:
-        cpuinfo = Path("/proc/cpuinfo")
-        flags = cpuinfo.read_text() if device == "cpu" and cpuinfo.exists() else ""
-        has_bfloat16 = "avx512_bf16" in flags or "amx_bf16" in flags
-    return ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
 
 
 def measure_throughput(clients: Sequence[Client], plan: ExecutionPlan) -> float:

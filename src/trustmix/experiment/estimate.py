@@ -15,23 +15,28 @@ from dataclasses import dataclass
 
 import torch
 
+from trustmix.data import Labelled, stratified_holdout
 from trustmix.density import DISCRIMINATOR, PrecomputedScores
 from trustmix.engines import ExecutionPlan, select_plan
 from trustmix.engines.autotune import MAX_TRIAL_CLIENTS, measure_throughput, trained_by_steps
 from trustmix.errors import TrustmixError
-from trustmix.experiment.build import build_federation
+from trustmix.experiment.build import build_client, build_federation, client_model_factory
+from trustmix.experiment.data import load_data, load_public
 from trustmix.experiment.resources import memory_needed
 from trustmix.experiment.trial_run import estimate_run
-from trustmix.federation import Client
+from trustmix.federation import Client, Public
 from trustmix.lazy import MANY
 from trustmix.learners import DeviceConfig, make_learner
 from trustmix.learners.discriminator import count_steps
 from trustmix.learners.scoring import score_inputs
 from trustmix.learners.training import batches, predict, token_lengths
 from trustmix.seeds import torch_generator
+from trustmix.settings.config import EngineConfig
 from trustmix.settings.recipe import Recipe
 from trustmix.wire import CODECS, UPLOAD_ENCODERS, MessageHeader, encode_teacher, fedavg_bytes, scaffold_bytes
 
+PUBLIC_ONLY = "shared"
+"""The data set of a server that has the public set alone."""
 TRIAL_SAMPLES = 256
 """Samples at most that are predicted for the estimate."""
 TRIAL_CLIENTS = 100
@@ -62,6 +67,9 @@ class CostEstimate:
         The privacy cost of the first round, of a later round, and of all rounds; the largest of all clients.
     cpu_seconds : float, optional
         The CPU time of all processes, where it was estimated from trial runs.
+    node_samples : int, optional
+        Set for a recipe that is served to nodes, whose data are not here: the time is that of one node with so many
+        private samples and a machine like this one, the memory that of the server.
     """
 
     clients: int
@@ -75,6 +83,7 @@ class CostEstimate:
     weights: dict[str, tuple[int, int]]
     epsilon: tuple[float, float, float] | None = None
     cpu_seconds: float | None = None
+    node_samples: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -106,18 +115,12 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
     >>> cost.messages["float32"][0] > 10 * cost.messages["argmax"][0]
     True
     """
-    on_demand = recipe.engine.store == "disk" and recipe.clients > MANY
-    without_faults = [
-        "engine.name=local",
-        "engine.mode=sequential",
-        f"engine.store={'disk' if on_demand else 'memory'}",
-        "faults.crash=0",
-        "faults.late=0",
-        "faults.slow=0",
-    ]
-    with build_federation(Recipe.load(recipe, without_faults)) as experiment:
-        clients = list(experiment.clients[:TRIAL_CLIENTS] if on_demand else experiment.clients)
+    served = recipe.data.name == PUBLIC_ONLY
+    on_demand = not served and recipe.engine.store == "disk" and recipe.clients > MANY
+    clients = [_stand_in(recipe)] if served else _trial_clients(recipe, on_demand)
     config = recipe.engine
+    if served:  # as a node computes, whatever the server's recipe has
+        config = EngineConfig(mode="sequential", precision="float32", device="cpu")
     plan, description = select_plan(
         clients, mode=config.mode, precision=config.precision, device=config.device, workers=config.workers
     )
@@ -128,22 +131,47 @@ def estimate_cost(recipe: Recipe) -> CostEstimate:
     exchanges = recipe.method.exchanges == "predictions"
     kinds = list({client.architecture: client for client in clients}.values())
     parameters = tuple(sum(p.numel() for p in client.build_model().parameters()) for client in kinds)
-    asked = recipe.participation.fraction * recipe.clients / len(clients)
+    asked = recipe.participation.fraction * (1 if served else recipe.clients / len(clients))
     tried = estimate_run(recipe) if on_demand else None
     fitting = _fitting_seconds(clients, stepping, recipe.rounds, exchanges)
     return CostEstimate(
         recipe.clients,
         recipe.rounds,
         parameters,
-        description,
+        f"flower; each node: {description}" if served else description,
         asked * (_padded_share(clients[0]) * _steps(stepping, recipe, exchanges) / rate + fitting / plan.workers),
         asked * _predicting_seconds(clients, kinds, recipe.rounds, plan, exchanges),
-        memory_needed(recipe) if tried is None else tried.memory,
+        memory_needed(recipe.model_copy(update={"clients": 1}) if served else recipe)
+        if tried is None
+        else tried.memory,
         _messages(clients[0], recipe.rounds) if exchanges else {},
         _weights(parameters[0], recipe.rounds) if len(kinds) == 1 else {},
         _epsilon(clients, recipe.rounds),
         None if tried is None else tried.cpu_seconds,
+        recipe.split.samples_per_client if served else None,
     )
+
+
+def _trial_clients(recipe: Recipe, on_demand: bool) -> list[Client]:
+    """The clients of a federation without faults; the first ones where they are made on demand."""
+    changes = ["engine.name=local", "engine.mode=sequential", "faults.crash=0", "faults.late=0", "faults.slow=0"]
+    changes.append(f"engine.store={'disk' if on_demand else 'memory'}")  # another name starts the section anew
+    with build_federation(Recipe.load(recipe, changes)) as experiment:
+        return list(experiment.clients[:TRIAL_CLIENTS] if on_demand else experiment.clients)
+
+
+def _stand_in(recipe: Recipe) -> Client:
+    """A client in the place of a node whose data are elsewhere: public inputs, and each class as often as another."""
+    data = load_data(recipe)
+    samples, count = load_public(recipe, data), recipe.split.samples_per_client
+    inputs = samples.inputs[torch.arange(count) % len(samples)]
+    own = Labelled(inputs, torch.arange(count) % data.classes)
+    share = (own, own)
+    if recipe.holds_out:
+        kept, held_out = stratified_holdout(own.labels, recipe.density.holdout, recipe.seed, "node")
+        share = (own[kept], own[held_out])
+    model = client_model_factory(recipe, data, recipe.models[0], "node")
+    return build_client(recipe, "node", model, share, Public(samples.inputs, data.classes), None, None)
 
 
 def _steps(clients: list[Client], recipe: Recipe, exchanges: bool) -> int:

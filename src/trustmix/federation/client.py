@@ -161,11 +161,12 @@ class Client:
         labels: ArrayLike,
         *,
         public: Public,
+        test: Labelled | tuple[ArrayLike, ArrayLike] | None = None,
         holdout: float = 0.2,
         seed: int = 0,
         **settings: Any,
     ) -> "Client":
-        """A client from arrays.
+        """A client from arrays or DataFrames.
 
         Parameters
         ----------
@@ -173,6 +174,8 @@ class Client:
             As in `Client`.
         inputs, labels
             (n, ...) and (n,): the client's samples.
+        test
+            Optional samples to measure accuracy on, or their inputs and labels.
         holdout
             The part of each class that is held out to fit the density on.
         seed
@@ -185,7 +188,8 @@ class Client:
         Client
             Of this class.
         """
-        data = Labelled(torch.as_tensor(inputs), torch.as_tensor(labels).to(torch.int64))
+        data = Labelled.from_arrays(inputs, labels)
+        settings["test"] = Labelled.from_arrays(*test) if isinstance(test, tuple) else test
         train_part, held_out = stratified_holdout(data.labels, holdout, seed, id)
         return cls(id, model, data[train_part], data[held_out], public, seed=seed, **settings)
 

@@ -98,9 +98,9 @@ class UploadFolder:
         upload = decode_upload(reply.payload or b"", header, self.last_teacher)
         validate_label_set(upload, self.labels)
         if not self.uses_label_sets:  # a set that the rule does not use would only shield its client from the guard
-            upload = replace(upload, class_counts=None)
+            upload = upload.replace(class_counts=None)
         if reply.round < self.header.round:
-            upload = replace(upload, weight=upload.weight * late_weight(self.header.round - reply.round))
+            upload = upload.replace(weight=upload.weight * late_weight(self.header.round - reply.round))
         self.aggregator.update(upload)
         self.density_aucs += self._density_auc(upload)
         return upload

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from trustmix.data import Labelled
+from trustmix.data.dataset import to_inputs
 from trustmix.errors import TrustmixError
 from trustmix.wire import MessageHeader, decode_teacher, fingerprint
 
@@ -17,7 +18,7 @@ class Public:
     Parameters
     ----------
     inputs
-        (N, ...): one row a sample.
+        (N, ...): one row a sample; arrays and DataFrames of numbers are converted to a tensor.
     classes
         C, the number of classes.
 
@@ -29,6 +30,7 @@ class Public:
     classes: int
 
     def __post_init__(self) -> None:
+        self.inputs = to_inputs(self.inputs)
         if len(self.inputs) == 0:
             raise TrustmixError("The public set is empty; clients need samples to exchange predictions on.")
         self.fingerprint = fingerprint(self.inputs)

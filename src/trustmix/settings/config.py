@@ -229,7 +229,7 @@ class EngineConfig(ConfigModel):
         "auto", description="one after another, a process a core, small models stacked, or whatever proves fastest"
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="auto takes bfloat16 where the hardware has it and it is faster"
+        "auto", description="auto is float32; bfloat16 is faster on some hardware and changes numbers"
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="what computes")
     workers: Positive | None = Field(None, description="processes or actors; as many as fit if not set")

@@ -1,5 +1,5 @@
 """Messages between machines, over Flower: keys, the proxy before the SuperLink, quotas, records, Flower's processes.
 
-Nothing here knows of recipes, clients or rounds: `deploy` does. `run_grid` and `node_auth` touch flwr's internals; all
-others use flwr.app.
+Nothing here knows of recipes, clients or rounds: `deploy` does. `flower_internals` has every name of Flower that is not
+of its public API.
 """

@@ -11,14 +11,20 @@ from collections.abc import Iterator, Mapping
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes, verify_signature
 from google.protobuf.message import DecodeError
 
 from trustmix.errors import TrustmixError
+from trustmix.transport.flower_internals import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    ObjectTree,
+    PushMessagesRequest,
+    public_key_to_bytes,
+    verify_signature,
+)
 
 UNKNOWN_KEY = 406
 """The status of HTTP for a request without a registered key; Flower's nodes give 401 and 403 other meanings."""

@@ -8,12 +8,17 @@ after a registered key has signed the request, and only as many bytes as that no
 
 import asyncio
 import logging
+import os
+import socket
 import ssl
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
+from weakref import WeakValueDictionary
 
 import httpx
 import uvicorn
@@ -56,7 +61,7 @@ MAX_LENGTH_DIGITS = 12
 MAX_HEADER_BYTES = 2**14
 """The largest head of a request."""
 MAX_STRANGERS = 64
-"""Connections that have shown no key yet; a further one ends the oldest of them."""
+"""Connections that have shown no key yet, and those in their TLS handshake; a further one ends the oldest of them."""
 STRANGER_TIMEOUT = 20.0
 """Seconds after which a connection that has shown no key ends."""
 LOG_INTERVAL = 1.0
@@ -106,10 +111,9 @@ def run_proxy(
     proxy = Proxy(upstream, keys, quota)
     config = uvicorn.Config(
         Starlette(routes=[Route("/v1/fleet/{action}", proxy.forward, methods=["POST"])]),
-        host=host,
-        port=port,
         log_level="critical",
         http=_Connection,
+        loop="asyncio",
         ws="none",
         access_log=False,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
@@ -117,7 +121,7 @@ def run_proxy(
         ssl_keyfile=None if keys is None else str(keys.private_key),
     )
     server = uvicorn.Server(config)
-    thread = _start(server, f"{host}:{port}")
+    thread = _start(server, _listen(host, port), f"{host}:{port}")
     try:
         yield proxy.ready
     finally:
@@ -125,23 +129,76 @@ def run_proxy(
         thread.join(5)
 
 
-def _start(server: uvicorn.Server, address: str) -> threading.Thread:
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on all addresses of the host.
+
+    Raises
+    ------
+    TrustmixError
+        If an address cannot be listened on.
+    """
+    listeners: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            listeners.append(_Listener(family, kind, protocol))
+            if os.name != "nt":  # there it would let another process listen on the same port
+                listeners[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listeners[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listeners[-1].bind(address)
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        reason = f"is the port in use, or the address another host's? ({error.strerror})"
+        raise TrustmixError(f"Could not listen on {host}:{port}: {reason}") from error
+    return listeners
+
+
+_HANDSHAKES: "WeakValueDictionary[int, socket.socket]" = WeakValueDictionary()
+"""Connections that have not finished their TLS handshake, by the numbers of their files, the oldest first."""
+
+
+class _Listener(socket.socket):
+    """A listening socket: connections that have not finished their TLS handshake are few and end soon."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; if too many have not finished their handshake, end the oldest of them."""
+        found, address = super().accept()
+        _HANDSHAKES.pop(found.fileno(), None)  # of a connection that is closed
+        _HANDSHAKES[found.fileno()] = found
+        unfinished = [known for known in _HANDSHAKES.values() if known.fileno() >= 0]
+        if len(unfinished) > MAX_STRANGERS:
+            _end_handshake(weakref.ref(unfinished[0]))
+        asyncio.get_running_loop().call_later(STRANGER_TIMEOUT, _end_handshake, weakref.ref(found))
+        return found, address
+
+
+def _end_handshake(connection: "weakref.ref[socket.socket]") -> None:
+    """End a connection that has not finished its handshake; the loop sees its end and closes it."""
+    found = connection()
+    if found is not None and _HANDSHAKES.get(found.fileno()) is found:
+        del _HANDSHAKES[found.fileno()]
+        with suppress(OSError):  # it has ended by itself
+            found.shutdown(socket.SHUT_RDWR)
+
+
+def _start(server: uvicorn.Server, sockets: list[socket.socket], address: str) -> threading.Thread:
     """Run the server in a thread, and wait until it listens."""
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            server.run()
-        except BaseException as error:  # noqa: BLE001 - uvicorn ends its thread by SystemExit when the port is taken
+            server.run(sockets)
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
             errors.append(error)
 
     thread = threading.Thread(target=run, name="proxy", daemon=True)
     thread.start()
     while not server.started:
         if errors or not thread.is_alive():
-            reason = "is the port in use, or the address another host's?"
-            if errors and not isinstance(errors[0], SystemExit):
-                reason = str(errors[0])
+            reason = str(errors[0]) if errors else "the proxy ended"
             raise TrustmixError(f"Could not listen on {address}: {reason}")
         time.sleep(0.05)
     return thread
@@ -158,6 +215,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a key."""
         super().connection_made(transport)
+        _HANDSHAKES.pop(transport.get_extra_info("socket").fileno(), None)
         self.app_state = {**self.app_state, "connection": self}
         self._since = self.loop.time()
         self._expiry = self.loop.call_later(STRANGER_TIMEOUT, transport.abort)
@@ -263,8 +321,8 @@ class Proxy:
     async def _forward(self, request: Request, action: str, node: str) -> Response:
         """Read the body of an authenticated request, if it may be read, and forward it."""
         length = request.headers.get("content-length", "")
-        if not (length.isdecimal() and len(length) <= MAX_LENGTH_DIGITS):
-            return _refuse(411)
+        if "transfer-encoding" in request.headers or not (length.isdecimal() and len(length) <= MAX_LENGTH_DIGITS):
+            return _refuse(411)  # a body in chunks ends where its sender likes, whatever length is announced
         if int(length) > (MAX_BODY_BYTES if action in UPLOAD_ROUTES else MAX_QUERY_BYTES):
             return _refuse(413)
         if action in UPLOAD_ROUTES and node and self._quota and not self._quota.take(node, int(length)):

@@ -14,25 +14,28 @@ from dataclasses import dataclass, field
 
 import httpx
 from flwr.app import Message
-from flwr.app.error import Error
-from flwr.app.message import make_message
-from flwr.app.message.array import Array
-from flwr.common.constant import ErrorCode
-from flwr.common.serde_utils import metadata_from_proto
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
-from flwr.proto.message_pb2 import Message as ProtoMessage
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-from flwr.supercore.inflatable.inflatable_object import (
-    get_object_body,
-    get_object_head_values_from_object_content,
-    iterate_object_tree,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.retry import RetryInvoker, constant
-from flwr.superlink.grid import HttpGrid
 
 from trustmix.errors import TrustmixError
+from trustmix.transport.flower_internals import (
+    Array,
+    ConfirmMessageReceivedRequest,
+    Error,
+    ErrorCode,
+    HttpGrid,
+    NodeInfo,
+    ObjectTree,
+    ProtoMessage,
+    PullAppMessagesRequest,
+    PullObjectRequest,
+    RetryInvoker,
+    constant,
+    get_object_body,
+    get_object_head_values_from_object_content,
+    inflate_object_from_contents,
+    iterate_object_tree,
+    make_message,
+    metadata_from_proto,
+)
 
 log = logging.getLogger(__name__)
 

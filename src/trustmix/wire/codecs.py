@@ -6,10 +6,11 @@ compression and the difference to a teacher lose nothing more.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 
+from trustmix.aggregation import SparsePredictions
 from trustmix.errors import TrustmixError
 from trustmix.registry import Registry
 
@@ -134,6 +135,32 @@ class Codec(Protocol):
         """
 
 
+@runtime_checkable
+class SparseCodec(Protocol):
+    """A codec that keeps some classes of a row: uploads of it are aggregated without being made dense."""
+
+    def decode_sparse(self, parts: Parts, classes: int, /) -> SparsePredictions:
+        """What `Codec.decode` gives, as sparse predictions.
+
+        Parameters
+        ----------
+        parts : mapping of str to torch.Tensor
+            The tensors of the layout, with values that may be anything.
+        classes : int
+            C.
+
+        Returns
+        -------
+        SparsePredictions
+            Probabilities, float32, which the caller checks.
+
+        Raises
+        ------
+        TrustmixError
+            If the tensors name a class that does not exist.
+        """
+
+
 @dataclass(frozen=True)
 class FloatCodec:
     """Floating-point numbers. The relative error is 2^-24 (float32) or 2^-11 (float16, and 2^-25 absolute)."""
@@ -243,10 +270,14 @@ class TopKCodec:
 
     def decode(self, parts: Parts, classes: int, /) -> torch.Tensor:
         """The kept classes in their places, and the rest spread over the others."""
+        return self.decode_sparse(parts, classes).to_dense()
+
+    def decode_sparse(self, parts: Parts, classes: int, /) -> SparsePredictions:
+        """The kept classes, and the rest as a part for each of the others."""
         chosen, values = _validate_classes(parts["classes"], classes), parts["levels"].to(torch.float32) / 255
-        rest = (1 - values.sum(1, keepdim=True)) / max(1, classes - self._kept(classes))
+        rest = (1 - values.sum(1)) / max(1, classes - self._kept(classes))
         rest[rest.abs() < 1e-6] = 0  # where the levels sum to 255, up to rounding
-        return rest.expand(-1, classes).scatter(1, chosen, values)
+        return SparsePredictions(values, chosen, rest, classes)
 
     def _kept(self, classes: int) -> int:
         return max(1, min(self.k, classes - 1))
@@ -268,7 +299,12 @@ class ArgmaxCodec:
 
     def decode(self, parts: Parts, classes: int, /) -> torch.Tensor:
         """One for the class, zero for the others."""
-        return torch.nn.functional.one_hot(_validate_classes(parts["classes"], classes), classes).to(torch.float32)
+        return self.decode_sparse(parts, classes).to_dense()
+
+    def decode_sparse(self, parts: Parts, classes: int, /) -> SparsePredictions:
+        """The class alone."""
+        chosen = _validate_classes(parts["classes"], classes).unsqueeze(1)
+        return SparsePredictions(torch.ones(chosen.shape), chosen, torch.zeros(len(chosen)), classes)
 
 
 def round_rows(rows: torch.Tensor, count: int) -> torch.Tensor:

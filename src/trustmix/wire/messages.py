@@ -14,10 +14,11 @@ from functools import lru_cache
 
 import torch
 
-from trustmix.aggregation.base import Upload, validate_predictions
+from trustmix.aggregation import SparsePredictions, Upload
+from trustmix.aggregation.base import validate_predictions
 from trustmix.density import ClassGaussians, Density
 from trustmix.errors import TrustmixError
-from trustmix.wire.codecs import CODECS, FloatCodec, Layout, Parts
+from trustmix.wire.codecs import CODECS, FloatCodec, Layout, Parts, SparseCodec
 from trustmix.wire.framing import decode_frame, encode_frame
 
 HELD = "held"
@@ -175,7 +176,7 @@ def encode_upload(upload: Upload, expected: MessageHeader, codec: str, base: tor
     """
     chosen = CODECS.get(codec)
     parts = chosen.encode(upload.predictions.to(torch.float64))
-    scores = torch.zeros(len(upload.predictions)) if upload.scores is None else upload.scores
+    scores = torch.zeros(upload.shape[0]) if upload.scores is None else upload.scores
     others = {"scores": chosen.scores.encode(scores), **_label_set(upload.class_counts)}
     whole = encode_frame({**parts, **others}, expected.header("scores", codec))
     if base is None:
@@ -259,6 +260,7 @@ def decode_upload(payload: bytes, expected: MessageHeader, base: torch.Tensor | 
     """
     tensors, header = _decode_message(payload, expected, *UPLOAD_ENCODERS)
     counts = _pop_label_set(tensors, expected)
+    predictions: torch.Tensor | SparsePredictions
     if header["kind"] == "density":
         predictions, scores = _evaluate(tensors, expected, str(header["codec"]))
     else:
@@ -272,11 +274,11 @@ def _decode_scores(
     header: Mapping[str, str | int],
     expected: MessageHeader,
     base: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The predictions and scores of an upload of the form `scores`."""
+) -> tuple[torch.Tensor | SparsePredictions, torch.Tensor]:
+    """The predictions and scores of an upload of the form `scores`; predictions stay sparse where the codec is."""
     chosen = CODECS.get(str(header["codec"]))
-    scores = {"scores": (chosen.scores.dtype, (expected.samples,))}
-    _validate_layout(tensors, {**chosen.layout(expected.samples, expected.classes), **scores})
+    layout = chosen.layout(expected.samples, expected.classes)
+    _validate_layout(tensors, {**layout, "scores": (chosen.scores.dtype, (expected.samples,))})
     if header["base"]:
         if base is None:
             raise TrustmixError(f"The message of {expected.sender} is a difference to a teacher, but there is none.")
@@ -284,7 +286,10 @@ def _decode_scores(
         if _hash(known) != header["base"]:
             raise TrustmixError(f"The message of {expected.sender} is a difference to another teacher than the last.")
         tensors.update(_add(tensors, known))
-    return chosen.decode(tensors, expected.classes), chosen.scores.decode(tensors["scores"])
+    scores = chosen.scores.decode(tensors["scores"])
+    if isinstance(chosen, SparseCodec):
+        return chosen.decode_sparse(tensors, expected.classes), scores
+    return chosen.decode(tensors, expected.classes), scores
 
 
 def encode_teacher(probabilities: torch.Tensor, expected: MessageHeader, codec: str) -> bytes:
