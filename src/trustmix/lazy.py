@@ -59,8 +59,8 @@ class LazyMapping(Mapping[str, T]):
     Examples
     --------
     >>> found = LazyMapping(numbered(10**6), lambda key: 2 * int(key))
-    >>> found["21"], "1000000" in found, found.get("north")
-    (42, False, None)
+    >>> found["21"], "1000000" in found, found.get("north"), found.get("9" * 5000)
+    (42, False, None, None)
     """
 
     def __init__(self, keys: Sequence[str], make: Callable[[str], T]) -> None:
@@ -73,8 +73,9 @@ class LazyMapping(Mapping[str, T]):
         return iter(self._keys)
 
     def __getitem__(self, key: str) -> T:
-        known = key.isascii() and key.isdigit() and int(key) < len(self._keys) and str(int(key)) == key
-        if not known:
+        count = len(self._keys)
+        is_number = key.isascii() and key.isdigit() and len(key) <= len(str(count))  # longer texts cost int() too much
+        if not is_number or int(key) >= count or str(int(key)) != key:
             raise KeyError(key)
         return self._make(key)
 

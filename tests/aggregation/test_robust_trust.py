@@ -103,14 +103,14 @@ def consensus_by_loops(estimates: Any, held: Any, precision: Any) -> Any:
     return scipy.special.softmax(odds + offset, 1)
 
 
-def location_by_loops(estimates: Any, votes: Any) -> tuple[Any, Any]:
-    """Locations and precisions, one number at a time."""
+def location_by_loops(estimates: Any, votes: Any, weights: Any) -> tuple[Any, Any]:
+    """Locations and precisions, one number at a time; a client of weight 2 is there twice."""
     clients, samples, classes = estimates.shape
     precision = np.ones(clients)
     for _ in range(N_ITERATIONS):
-        consensus = consensus_by_loops(estimates, votes > 0, precision)
+        consensus = consensus_by_loops(estimates, votes > 0, precision * weights)
         distance = (np.abs(estimates - consensus).mean(1) * votes).sum(1) / votes.sum(1)
-        precision = np.minimum(1, np.sort(distance)[(clients - 1) // 2] / distance) ** POWER
+        precision = np.minimum(1, np.sort(distance.repeat(weights))[(weights.sum() - 1) // 2] / distance) ** POWER
     location = np.zeros((samples, classes))
     for x in range(samples):
         for c in range(classes):
@@ -135,9 +135,10 @@ def test_the_precision_of_a_client_follows_from_its_distance_to_the_joint_consen
     estimates, votes = rng.random((6, 5, 3)).astype("f4") / 2, rng.integers(1, 4, (6, 3)).astype(float)
     votes[:4, 2] = 0
     estimates[0] += np.float32(rng.random() / 2)
-    for found, expected in zip(
-        robust_location(*spooled(estimates, votes)), location_by_loops(estimates, votes), strict=True
-    ):
+    weights = rng.integers(1, 4, 6)
+    votes *= weights[:, None]
+    location = robust_location(*spooled(estimates, votes), torch.tensor(weights, dtype=torch.float64))
+    for found, expected in zip(location, location_by_loops(estimates, votes, weights), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -166,11 +167,12 @@ def test_any_tile_and_any_groups_of_classes_give_the_same_location(
     estimates, votes = torch.rand(6, 50, 3), torch.rand(6, 3)
     votes[2:, 1] = 0
     monkeypatch.setattr(robust_trust, "MAX_VOTERS", voters)
-    whole = robust_location(*spooled(estimates, votes))
+    weights = torch.ones(6, dtype=torch.float64)
+    whole = robust_location(*spooled(estimates, votes), weights)
     monkeypatch.setattr(robust_trust, "TILE", tile)
     monkeypatch.setattr(robust_trust, "MIN_ROWS", 1)
     monkeypatch.setattr(spool, "CHUNK", 1000)
-    for one, other in zip(whole, robust_location(*spooled(estimates, votes)), strict=True):
+    for one, other in zip(whole, robust_location(*spooled(estimates, votes), weights), strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -329,3 +331,18 @@ def test_a_client_of_little_weight_changes_little() -> None:
     expected, found = (np.asarray(rule.compute().probabilities) for rule in (honest, with_lie))
     assert np.abs(found - expected).max() < 0.02
     assert np.abs(found - lie[0]).max() > 0.5
+
+
+def test_many_clients_of_little_weight_do_not_make_the_consensus() -> None:
+    """Late liars outnumber the honest ones and count for a small part of one: they are reported, and no honest one."""
+    lie = np.eye(CLASSES)[(TRUTH + 1) % CLASSES], np.zeros(SAMPLES)
+    honest, with_lies = RobustTrust(), RobustTrust()
+    for index, upload in enumerate(HONEST):
+        for rule in (honest, with_lies):
+            rule.update(Upload.from_arrays(str(index), *upload))
+    liars = [f"late {index}" for index in range(2 * len(HONEST))]
+    for liar in liars:
+        with_lies.update(Upload.from_arrays(liar, *lie).replace(weight=1e-3))
+    expected, found = (np.asarray(rule.compute().probabilities) for rule in (honest, with_lies))
+    assert list(with_lies.report()) == liars
+    assert np.abs(found - expected).max() < 0.02

@@ -1,6 +1,8 @@
 """Sparse predictions are aggregated as the dense ones that they stand for, under every rule, and never made dense."""
 
 import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -191,3 +193,13 @@ def test_a_codec_decodes_to_the_same_numbers_sparse_and_dense(seed: int, classes
     assume(classes > 1)
     assert torch.equal(chosen.decode(parts, classes), chosen.decode_sparse(parts, classes).to_dense())
     assert chosen.decode_sparse(parts, classes).on_simplex(1e-5)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda upload: pickle.loads(pickle.dumps(upload))])
+def test_a_copy_of_an_upload_keeps_its_predictions_sparse(copied: Callable[[Upload], Upload]) -> None:
+    rows = SparsePredictions(torch.tensor([[0.7]]), torch.tensor([[1]]), torch.tensor([0.1]), 4)
+    upload = Upload.from_arrays("north", rows, [1.0])
+    found = copied(upload)
+    assert found.sparse is not None
+    assert torch.equal(found.predictions, upload.predictions)
+    assert repr(found) == repr(upload)

@@ -170,3 +170,9 @@ def test_samples_that_no_client_has_seen_the_like_of_keep_a_finite_concentration
     teacher = rule.compute()
     assert np.isfinite(teacher.concentration).all()
     assert np.isfinite(teacher.probabilities).all()
+
+
+def test_counts_of_half_precision_are_added_up_without_an_overflow() -> None:
+    counts = np.array([60_000, 60_000, 0, 0], dtype=np.float16)
+    upload = Upload.from_arrays("large", np.full((4, 4), 0.25), class_counts=counts)
+    assert ClassShares().ratio_and_shares(upload)[1].tolist() == [0.5, 0.5, 0.0, 0.0]

@@ -242,3 +242,12 @@ def test_the_rules_of_the_paper_are_one_rule_at_four_temperatures() -> None:
     assert taus == {"avg": 0.0, "suwa": 0.25, "uwa": 1.0, "most-confident": math.inf}
     with pytest.raises(TrustmixError, match=r'no rule "suw".*"suwa"'):
         resolve_method("suw")
+
+
+def test_a_loaded_state_has_no_weights_of_clients_that_were_folded_before() -> None:
+    saved, other = Accumulator(), Accumulator()
+    saved.update([[0.9, 0.1]])
+    other.track(torch.tensor([0]))
+    other.update([[0.1, 0.9]])
+    other.load_state_dict(saved.state_dict())
+    assert other.client_weights() is None

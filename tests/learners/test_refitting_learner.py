@@ -73,6 +73,7 @@ def test_dataframes_give_the_client_that_tensors_give() -> None:
         (pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}), [0, 1], "inputs must be numbers .*encode texts"),
         ([[1.0], [2.0]], ["ham", "spam"], "labels must be whole numbers"),
         ([[1.0], [2.0]], [0.5, 1.0], "labels must be whole numbers"),
+        ([[1.0], [2.0]], [float("inf"), 1.0], "labels must be whole numbers"),
         ([[1.0], [2.0]], [0, 1, 1], r"labels have the shape \(3,\); there must be one for each of 2"),
     ],
 )

@@ -35,7 +35,7 @@ from trustmix.errors import TrustmixError
 from trustmix.transport.flower_processes import free_port
 from trustmix.transport.keys import NodeKeys, ServerKeys, make_keys
 from trustmix.transport.node_auth import UNKNOWN_KEY, WRONG_CLOCK
-from trustmix.transport.proxy import MAX_BODY_BYTES, MAX_QUERY_BYTES, run_proxy
+from trustmix.transport.proxy import MAX_BODY_BYTES, MAX_QUERY_BYTES, _listen, run_proxy
 from trustmix.transport.quota import UploadQuota
 
 TIMEOUT = 300
@@ -372,3 +372,16 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2, result.output
     assert complaint in result.output.replace("\n", " ")
+
+
+def test_an_address_of_a_family_that_is_off_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without IPv6 has ::1 for localhost all the same; 192.0.2.1 is an address that no machine has."""
+    port, stream = free_port(), (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+    found = [(*stream, ("192.0.2.1", port)), (*stream, ("127.0.0.1", port))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    (listener,) = _listen("localhost", port)
+    with listener:
+        assert listener.getsockname() == ("127.0.0.1", port)
+    del found[1]
+    with pytest.raises(TrustmixError, match=f"Could not listen on localhost:{port}: is the port in use"):
+        _listen("localhost", port)

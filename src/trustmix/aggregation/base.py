@@ -540,4 +540,4 @@ def validate_class_counts(class_counts: ArrayLike, classes: int, source: str) ->
             f"{source}: class counts have the shape {format_shape(counts)} and the sum {float(counts.sum()):g}; "
             f"they must be ({classes},), the number of samples of each class, some of them above 0."
         )
-    return counts
+    return counts if counts.dtype.itemsize >= 4 else counts.to(torch.float64)  # their sum would overflow

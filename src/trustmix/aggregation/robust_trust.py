@@ -10,6 +10,8 @@ is not their mean but a robust location, so that what one client can do is bound
 - *precision*: a client counts less, the further its estimates of the classes it votes for are from the consensus of
   all clients, in which all classes are equally common; those that are nearer than the median client count alike.
 
+A late upload counts for a part of a client, in the votes, in the consensus and where the median client is looked for.
+
 The consensus is over all classes at once (`joint_consensus`). A client that holds others says of a sample that it is
 none of its own, which is evidence for the classes that are left. Liars with the majority in a class, who give its
 samples away, contradict its holders and the holders of the classes that they give them to; and since no class may run
@@ -104,8 +106,8 @@ class RobustTrust(Aggregator):
         _, classes = self._shape or (0, 0)
         weights = torch.tensor(self._weights, dtype=torch.float64)
         holders, shares = self._holders(classes)
-        votes = shares.clamp_(max=largest_vote(holders.largest(shares))).mul_(weights[holders.client])
-        location, precision = robust_location(self._estimates, holders, votes)
+        votes = shares.clamp_(max=largest_vote(holders.largest(shares), weights)).mul_(weights[holders.client])
+        location, precision = robust_location(self._estimates, holders, votes, weights)
         self._report = {
             client: {"weight": round(weight, 3)}
             for client, weight in zip(self._clients, precision.tolist(), strict=True)
@@ -228,12 +230,19 @@ def bounded_votes(shares: torch.Tensor) -> torch.Tensor:
     >>> bounded_votes(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])).tolist()
     [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.0]]
     """
-    return shares.clamp(max=largest_vote(shares.amax(1)))
+    return shares.clamp(max=largest_vote(shares.amax(1), torch.ones(len(shares))))
 
 
-def largest_vote(largest: torch.Tensor) -> float:
-    """The bound of votes: the median of the clients' largest shares (M,)."""
-    return float(largest.median())
+def largest_vote(largest: torch.Tensor, weights: torch.Tensor) -> float:
+    """The bound of votes: the median of the clients' largest shares (M,), each client counted by its weight (M,)."""
+    return float(_median_client(largest, weights))
+
+
+def _median_client(numbers: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The smallest of numbers (M,) with half of the weight (M,) up to it; for equal weights, torch's median."""
+    ordered, order = numbers.sort()
+    below = weights[order].cumsum(0)
+    return ordered[int(torch.searchsorted(below, below[-1:] / 2))]
 
 
 class Holders:
@@ -327,7 +336,9 @@ class Seats:
         return rows.index_select(1, self.column.flatten()).view(len(rows), *self.column.shape)
 
 
-def robust_location(estimates: Spool, holders: Holders, votes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def robust_location(
+    estimates: Spool, holders: Holders, votes: torch.Tensor, weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The location of the clients' estimates, weighed by votes and by how near they are to it.
 
     Parameters
@@ -338,6 +349,8 @@ def robust_location(estimates: Spool, holders: Holders, votes: torch.Tensor) -> 
         The pairs.
     votes
         (K,): of each pair, not negative.
+    weights
+        (M,): how many clients each one counts for; the votes have them already.
 
     Returns
     -------
@@ -355,12 +368,12 @@ def robust_location(estimates: Spool, holders: Holders, votes: torch.Tensor) -> 
     total = holders.sum_over_classes(votes)
     precision = torch.ones(holders.clients, dtype=torch.float64)
     for _ in range(N_ITERATIONS):
-        distance = _distances(estimates, holders, _consensus(estimates, holders, precision, few), few)
-        precision = _precision(holders.sum_over_classes(distance.mul_(votes)) / total, total > 0)
-    weights = _seated_weights(holders, votes, precision)
+        distance = _distances(estimates, holders, _consensus(estimates, holders, precision * weights, few), few)
+        precision = _precision(holders.sum_over_classes(distance.mul_(votes)) / total, total > 0, weights)
+    seated = _seated_weights(holders, votes, precision)
     location = torch.empty(samples, holders.classes, dtype=torch.float64)  # many small tensors would break up the heap
     for start, stop, rows in _read_tiles(estimates, tiles):
-        for group, weight in zip(holders.groups, weights, strict=True):
+        for group, weight in zip(holders.groups, seated, strict=True):
             location[start:stop, group.classes] = clipped_mean(group.read(rows), weight, group.drawn)
     return location, precision
 
@@ -383,14 +396,12 @@ def _seated_weights(holders: Holders, votes: torch.Tensor, precision: torch.Tens
     return [group.seat(weights) for group in holders.groups]
 
 
-def _consensus(
-    estimates: Spool, holders: Holders, precision: torch.Tensor, tiles: list[tuple[int, int]]
-) -> torch.Tensor:
-    """What clients of this precision (M,) make of the samples of some tiles: (samples, C), float32."""
+def _consensus(estimates: Spool, holders: Holders, weights: torch.Tensor, tiles: list[tuple[int, int]]) -> torch.Tensor:
+    """What clients of these weights (M,) make of the samples of some tiles: (samples, C), float32."""
     odds = torch.empty(sum(stop - start for start, stop in tiles), holders.classes, dtype=torch.float64)
     done = 0
     for _, _, rows in _read_tiles(estimates, tiles):
-        opinions = opinion_odds(rows, holders.rest(rows), holders.client, precision)
+        opinions = opinion_odds(rows, holders.rest(rows), holders.client, weights)
         for group in holders.groups:
             odds[done : done + len(rows), group.classes] = (
                 group.read(opinions).mul_(group.taken).sum(2, dtype=torch.float64)
@@ -411,11 +422,11 @@ def _distances(
     return found
 
 
-def _precision(distance: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+def _precision(distance: torch.Tensor, known: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """(M,): the inverse power of each distance, relative to the median one, at most 1; 1 where it is not known."""
     if not bool(known.any()):
         return torch.ones_like(distance)
-    median = distance[known].median().clamp_min(torch.finfo(distance.dtype).tiny)
+    median = _median_client(distance[known], weights[known]).clamp_min(torch.finfo(distance.dtype).tiny)
     return torch.where(known, (median / distance.clamp_min(median)).pow(POWER), torch.ones_like(distance))
 
 

@@ -68,8 +68,18 @@ class SparsePredictions:
         return total.clamp_min_(0)  # values of 0 may be below by the rounding of a difference
 
     def validate(self, source: str) -> None:
-        """Refuse rows that name a class twice, as error messages of `source`; the caller checks the probabilities."""
+        """Refuse rows that name a class twice or one that is none; the caller checks the probabilities.
+
+        >>> SparsePredictions(torch.ones(1, 1), torch.tensor([[4]]), torch.zeros(1), 4).validate("client north")
+        Traceback (most recent call last):
+        ...
+        trustmix.errors.TrustmixError: client north: row 1 of the predictions names a class beyond 0 to 3.
+        """
         ordered = self.classes.sort(1).values
+        beyond = (ordered[:, 0] < 0) | (ordered[:, -1] >= self.n_classes)
+        if bool(beyond.any()):
+            row, last = int(beyond.nonzero()[0]), self.n_classes - 1
+            raise TrustmixError(f"{source}: row {row + 1} of the predictions names a class beyond 0 to {last}.")
         twice = (ordered[:, 1:] == ordered[:, :-1]).any(1)
         if bool(twice.any()):
             row = int(twice.nonzero()[0])

@@ -162,4 +162,4 @@ class Accumulator(Aggregator):
         if tau != self.tau:
             raise TrustmixError(f"the state is of tau = {tau}, and this accumulator has tau = {self.tau}.")
         super().load_state_dict(state)
-        self._parts, self._common = parts, None
+        self._parts, self._common, self._tracked_scores = parts, None, {}

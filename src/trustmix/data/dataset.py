@@ -69,7 +69,7 @@ class Labelled:
             classes = torch.as_tensor(y)
         except (TypeError, ValueError) as error:
             raise TrustmixError(f"labels must be whole numbers, the class of each sample ({error}).") from error
-        if classes.dtype.is_floating_point and bool((classes != classes.round()).any()):
+        if classes.dtype.is_floating_point and bool(((classes != classes.round()) | classes.isinf()).any()):
             raise TrustmixError("labels must be whole numbers, the class of each sample.")
         if classes.shape != x.shape[:1]:
             raise TrustmixError(

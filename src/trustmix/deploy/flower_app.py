@@ -93,9 +93,8 @@ def _node_config(context: Context) -> NodeConfig:
     if "node" in config:
         return NodeConfig.load(str(config["node"]))
     folder = config.get("folder")
-    if (
-        folder is None and _is_simulated()
-    ):  # the run directory is the user's own; a real node follows no path of a server
+    if folder is None and _is_simulated():
+        # the run directory is the user's own; a real node follows no path of a server
         folder = str(server_folder(expand_user(str(context.run_config["out"]))) / "nodes")
     if "partition-id" not in config or folder is None:
         raise TrustmixError(

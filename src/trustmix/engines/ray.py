@@ -250,7 +250,7 @@ class RayEngine:
         try:
             for client in requests:
                 if client not in answers:
-                    index = next(index for index, share in asked.items() if client in dict(share))
+                    index = self._actor_of[client]
                     part, found = self._receive_folded(index, running.pop(index), asked[index])
                     answers |= found
                     if part is not None:

@@ -150,8 +150,8 @@ class RunDirectory:
             )
 
     def _remove_run(self) -> None:
-        records = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "wandb.json", "environment.json", "report.html")
-        for name in ("checkpoint/server.json", "summary.json", *records):
+        files = ("rounds.jsonl", "theory.jsonl", "mlflow.json", "wandb.json", "environment.json", "report.html")
+        for name in ("checkpoint/server.json", "summary.json", *files):
             (self.path / name).unlink(missing_ok=True)
         for name in ("checkpoint", "models", "trust", "wandb"):
             shutil.rmtree(self.path / name, ignore_errors=True)

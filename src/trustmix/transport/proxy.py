@@ -7,6 +7,7 @@ after a registered key has signed the request, and only as many bytes as that no
 """
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -64,6 +65,8 @@ MAX_STRANGERS = 64
 """Connections that have shown no key yet, and those in their TLS handshake; a further one ends the oldest of them."""
 STRANGER_TIMEOUT = 20.0
 """Seconds after which a connection that has shown no key ends."""
+FAMILY_OFF = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Errors of an address whose family is off: "localhost" is also ::1 on a machine without IPv6."""
 LOG_INTERVAL = 1.0
 """Seconds between two lines of the log about requests that no key has signed."""
 REFUSAL_TIMEOUT = 1.0
@@ -130,7 +133,7 @@ def run_proxy(
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen on all addresses of the host.
+    """Sockets that listen on all addresses of the host; of several, those of a family that is off are left out.
 
     Raises
     ------
@@ -138,22 +141,40 @@ def _listen(host: str, port: int) -> list[socket.socket]:
         If an address cannot be listened on.
     """
     listeners: list[socket.socket] = []
+    off: OSError | None = None
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         ):
-            listeners.append(_Listener(family, kind, protocol))
-            if os.name != "nt":  # there it would let another process listen on the same port
-                listeners[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listeners[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listeners[-1].bind(address)
+            try:
+                listeners.append(_bind(family, kind, protocol, address))
+            except OSError as error:
+                if error.errno not in FAMILY_OFF:
+                    raise
+                off = error
+        if not listeners and off is not None:
+            raise off
     except OSError as error:
         for listener in listeners:
             listener.close()
         reason = f"is the port in use, or the address another host's? ({error.strerror})"
         raise TrustmixError(f"Could not listen on {host}:{port}: {reason}") from error
     return listeners
+
+
+def _bind(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+    """A socket with this address."""
+    listener = _Listener(family, kind, protocol)
+    try:
+        if os.name != "nt":  # there it would let another process listen on the same port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 _HANDSHAKES: "WeakValueDictionary[int, socket.socket]" = WeakValueDictionary()
