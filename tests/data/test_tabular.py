@@ -11,6 +11,7 @@ import trustmix as tm
 from trustmix.data import load
 from trustmix.data.tabular import feature_names
 from trustmix.errors import TrustmixError
+from trustmix.experiment.predict import predict
 
 ROWS = "a,b,label\n" + "".join(f"{i},{-i},{'xyz'[i % 3]}\n" for i in range(60))
 
@@ -24,6 +25,21 @@ def test_a_table_of_numbers_trains_a_federation(tmp_path: Path) -> None:
     recipe = {"data": {"name": "table", "path": str(tmp_path / "rows.csv")}, "clients": 2, "rounds": 1}
     sizes = {"split": {"samples_per_client": 12}, "public": {"samples": 10}, "engine": {"mode": "sequential"}}
     assert tm.run({**recipe, **sizes}).rounds[0].teacher_accuracy is not None
+
+
+def test_new_rows_are_read_by_the_names_of_the_columns_that_the_run_was_trained_on(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("site," + ROWS.replace("\n", "\nnorth,").removesuffix("north,"))
+    data = {"name": "table", "path": str(tmp_path / "rows.csv"), "group": "site"}
+    sizes = {"split": {"samples_per_client": 12}, "public": {"samples": 10}, "engine": {"mode": "sequential"}}
+    tm.run({"data": data, "clients": 2, "rounds": 1, **sizes}, out=tmp_path / "run")
+    (tmp_path / "same.csv").write_text("a,b\n1,9\n2,8\n")
+    (tmp_path / "other.csv").write_text("note,b,id,a\nnew,9,first,1\nold,8,second,2\n")
+    same, other = (predict(tmp_path / "run", tmp_path / name, client=0) for name in ("same.csv", "other.csv"))
+    assert same.samples.inputs.tolist() == other.samples.inputs.tolist() == [[1, 9], [2, 8]]
+    assert other.samples.ids == ("first", "second")
+    (tmp_path / "short.csv").write_text("a\n1\n")
+    with pytest.raises(TrustmixError, match=r'short\.csv has no column "b"'):
+        predict(tmp_path / "run", tmp_path / "short.csv", client=0)
 
 
 def test_a_column_names_the_client_of_each_row_and_is_no_feature(tmp_path: Path) -> None:

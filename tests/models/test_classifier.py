@@ -50,6 +50,19 @@ def test_every_named_classifier_is_restored_from_its_state_to_the_same_logits(na
     assert name in MODELS
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fit_to_two_classes_after_one_to_three_is_that_of_a_new_model(name: str) -> None:
+    library = name if name in ("xgboost", "lightgbm") else "sklearn"
+    pytest.importorskip(library, reason=f"{library} is not installed: pip install 'trustmix[sklearn,boosting]'")
+    model, restored, new = build(name), build(name), build(name)
+    model.fit(X, Y, seed=7)
+    restored.load_state_dict(model.state_dict())
+    for each in (model, restored, new):
+        each.fit(X[Y < 2], Y[Y < 2], seed=8)
+    assert torch.equal(model(X), new(X))
+    assert torch.equal(restored(X), new(X))
+
+
 def test_logits_are_the_logarithms_of_the_classifiers_probabilities() -> None:
     model = ClassifierModel(GaussianNB(), 3)
     model.fit(X, Y)

@@ -165,6 +165,8 @@ class Dataset:
         Tensor (n,): whose sample each of the training pool is, as an index of `group_names`, or None.
     group_names
         Name of each group, such as a hospital.
+    columns
+        Name of each feature, if the data are a table of numbers.
 
     Examples
     --------
@@ -183,6 +185,7 @@ class Dataset:
     std: tuple[float, ...] = (1.0,)
     groups: torch.Tensor | None = None
     group_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         public = "" if self.public is None else f", {len(self.public)} public"

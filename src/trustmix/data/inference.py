@@ -35,6 +35,8 @@ class InputSpec:
         Name of each class.
     scale
         Mean and standard deviation per channel of uint8 images after division by 255; None for other inputs.
+    columns
+        Name of each feature, in order, if the model was trained on a table of numbers.
 
     Examples
     --------
@@ -46,6 +48,7 @@ class InputSpec:
     dtype: str
     classes: tuple[str, ...]
     scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def from_dataset(cls, data: Dataset) -> "InputSpec":
@@ -59,10 +62,11 @@ class InputSpec:
         Returns
         -------
         InputSpec
-            Shape and type of its training inputs, and its classes.
+            Shape, type and columns of its training inputs, and its classes.
         """
         dtype = str(data.train.inputs.dtype).removeprefix("torch.")
-        return cls(data.shape, dtype, data.class_names, (data.mean, data.std) if dtype == "uint8" else None)
+        scale = (data.mean, data.std) if dtype == "uint8" else None
+        return cls(data.shape, dtype, data.class_names, scale, data.columns)
 
     @property
     def is_text(self) -> bool:
@@ -195,11 +199,11 @@ def _read_texts(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Samp
 
 
 def _read_numbers(path: Path, spec: InputSpec, options: Mapping[str, Any]) -> Samples:
-    """Read a table of numbers: the columns of the run, or all but those of the labels and the names."""
+    """Read a table of numbers: the columns of the run; if it had none, all but those of the labels and the names."""
     if len(spec.shape) != 1 or spec.dtype != "float32":
         raise TrustmixError(f"{path} is a table, but the model takes {spec}; put them into an npz file as x.")
     table, label = read_table(path), str(options.get("label", "label"))
-    names = options.get("columns") or [name for name in table if name not in (label, "id")]
+    names = options.get("columns") or spec.columns or [name for name in table if name not in (label, "id")]
     inputs = read_features(table, names, path)
     labels = table.get(label, [None] * len(inputs))
     ids = () if "id" in names else tuple(map(str, table.get("id", ())))

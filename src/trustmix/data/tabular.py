@@ -75,7 +75,7 @@ def table(
     labels = torch.tensor(indices)
     samples = Labelled(inputs[labels >= 0], labels[labels >= 0])
     train, held_out = split_off_test(samples, len(names), test, file.name)
-    found = build_dataset(file.stem, train, held_out, names)
+    found = replace(build_dataset(file.stem, train, held_out, names), columns=tuple(features))
     if group is None:
         return found
     values, groups = _read_groups(rows, group, file)
@@ -163,9 +163,11 @@ def shared(path: Path | None = None, *, classes: Sequence[str], columns: Sequenc
         If the file cannot be read, a column or array is missing, or a field is no number.
     """
     file = resolve_user_path(path, "shared", "a table of numbers or an npz file")
+    features: list[str] = []
     if table_format(file):
         rows = read_table(file)
-        inputs = read_features(rows, list(columns) if columns else list(rows), file)
+        features = list(columns) if columns else list(rows)
+        inputs = read_features(rows, features, file)
         public = Labelled(inputs, torch.full((len(inputs),), -1))
     else:
         arrays = read_npz(file)
@@ -173,7 +175,8 @@ def shared(path: Path | None = None, *, classes: Sequence[str], columns: Sequenc
             raise TrustmixError(f"{file} has no x_public; it has {', '.join(sorted(arrays)) or 'nothing'}.")
         public = labelled_part(file.stem, arrays, "public")
     empty = public[torch.zeros(0, dtype=torch.int64)]
-    return build_dataset(file.stem, public, empty, [str(name) for name in classes], public)
+    found = build_dataset(file.stem, public, empty, [str(name) for name in classes], public)
+    return replace(found, columns=tuple(features))
 
 
 def feature_names(path: Path, columns: Sequence[str] | None) -> list[str] | None:

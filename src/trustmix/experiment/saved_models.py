@@ -159,7 +159,7 @@ def read_inputs(folder: str | Path) -> InputSpec:
     except ValidationError as error:
         reason = format_validation_error(error, list(_InputRecord.model_fields))
         raise StorageError(f"{file} does not describe the inputs of models ({reason})") from error
-    return InputSpec(tuple(found.shape), found.dtype, tuple(found.classes), found.scale)
+    return InputSpec(tuple(found.shape), found.dtype, tuple(found.classes), found.scale, tuple(found.columns))
 
 
 class _InputRecord(BaseModel):
@@ -171,6 +171,7 @@ class _InputRecord(BaseModel):
     dtype: Literal["uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
     classes: list[str] = Field(min_length=1, max_length=10**6)
     scale: Annotated[tuple[_Channels, _Channels] | None, Field(strict=False)] = None
+    columns: list[str] = Field(default=[], max_length=10**6)
 
 
 def save_models(folder: Path, recipe: Recipe, inputs: InputSpec, rounds: int) -> None:

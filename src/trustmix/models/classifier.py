@@ -72,6 +72,8 @@ class ClassifierModel(nn.Module):
         super().__init__()
         validate_classifier(classifier)
         self.classifier = classifier
+        self.unfitted = classifier
+        """The classifier with the parameters that it was given; a fit may change those of a copy, as XGBoost's does."""
         self.classes = classes
         self.seen: list[int] = []
         """The classes that the classifier has seen, in the order of the columns of its probabilities."""
@@ -97,7 +99,7 @@ class ClassifierModel(nn.Module):
         x, y = to_rows(inputs), labels.cpu().numpy()
         seen, codes = np.unique(y, return_inverse=True)
         if len(seen) > 1:
-            fitted = clone(self.classifier)
+            fitted = clone(self.unfitted)
             fitted.set_params(**{key: seed for key in fitted.get_params() if key.endswith("random_state")})
             weight = np.ones(len(x)) if weights is None else weights.double().cpu().numpy()
             with _one_thread():
