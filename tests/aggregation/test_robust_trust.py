@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trustmix.aggregation import ClassShares, RobustTrust, Trust, Upload, robust_trust, spool
+from trustmix.aggregation import ClassShares, RobustTrust, Trust, Upload, holders, robust_trust, spool
+from trustmix.aggregation.holders import Holders
 from trustmix.aggregation.joint_consensus import BALANCE_STEPS, MAX_OFFSET, MIN_OPINION
 from trustmix.aggregation.robust_trust import (
     CLIP,
     N_ITERATIONS,
     POWER,
-    Holders,
     bounded_votes,
     class_estimates,
     clipped_mean,
@@ -122,10 +122,10 @@ def location_by_loops(estimates: Any, votes: Any, weights: Any) -> tuple[Any, An
 
 @pytest.mark.parametrize("at_once", [1, 2, 1000])
 def test_draws_follow_from_the_table_of_votes(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(robust_trust, "DIGESTED", at_once)
+    monkeypatch.setattr(holders, "DIGESTED", at_once)
     votes = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.0, 1.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
-    _, holders, flat = spooled(torch.zeros(3, 1, 3), votes)
-    assert holders.digest(flat) == hashlib.sha256(votes.numpy().tobytes()).hexdigest()
+    _, pairs, flat = spooled(torch.zeros(3, 1, 3), votes)
+    assert pairs.digest(flat) == hashlib.sha256(votes.numpy().tobytes()).hexdigest()
 
 
 @settings(max_examples=20, deadline=None)
@@ -169,8 +169,8 @@ def test_any_tile_and_any_groups_of_classes_give_the_same_location(
     monkeypatch.setattr(robust_trust, "MAX_VOTERS", voters)
     weights = torch.ones(6, dtype=torch.float64)
     whole = robust_location(*spooled(estimates, votes), weights)
-    monkeypatch.setattr(robust_trust, "TILE", tile)
-    monkeypatch.setattr(robust_trust, "MIN_ROWS", 1)
+    monkeypatch.setattr(holders, "TILE", tile)
+    monkeypatch.setattr(holders, "MIN_ROWS", 1)
     monkeypatch.setattr(spool, "CHUNK", 1000)
     for one, other in zip(whole, robust_location(*spooled(estimates, votes), weights), strict=True):
         torch.testing.assert_close(one, other)

@@ -27,6 +27,7 @@ from trustmix.aggregation import (
     RobustTrust,
     Upload,
     guard,
+    holders,
     robust_trust,
     spool,
 )
@@ -154,7 +155,7 @@ def test_medians_over_a_sample_of_clients_find_the_same_liars(name: str, monkeyp
     assert liars == {str(index) for index in range(30)}
     monkeypatch.setattr(robust_trust, "MAX_VOTERS", 25)
     monkeypatch.setattr(robust_trust, "MAX_SAMPLES", 60)
-    monkeypatch.setattr(robust_trust, "TILE", 150 * CLASSES * 5)
+    monkeypatch.setattr(holders, "TILE", 150 * CLASSES * 5)
     monkeypatch.setattr(guard, "MAX_SAMPLE", 25)
     sampled = folded(RULES[name](), given_)
     found = sampled.compute().probabilities
@@ -233,7 +234,7 @@ def test_killed_in_the_middle_of_a_pass_a_run_ends_in_the_same_numbers(
 ) -> None:
     expected = run(tmp_path / "whole")
     monkeypatch.setattr(spool, "CHUNK", 10_000)
-    monkeypatch.setattr(robust_trust, "TILE", 6 * 3 * 500)
+    monkeypatch.setattr(holders, "TILE", 6 * 3 * 500)
     monkeypatch.setattr(robust_trust, "AHEAD", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
