@@ -43,8 +43,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from trustmix.aggregation.base import Aggregator, SumAggregator, Teacher, Upload
+    from trustmix.aggregation.base import Aggregator, SumAggregator, Teacher
     from trustmix.aggregation.trust import Trust
+    from trustmix.aggregation.upload import Upload
     from trustmix.aggregation.weighted_average import Accumulator
     from trustmix.data.dataset import Dataset, Labelled
     from trustmix.density.gaussians import ClassGaussians
@@ -90,7 +91,7 @@ else:
         "Training": "learners.training",
         "Trust": "aggregation.trust",
         "TrustmixError": "errors",
-        "Upload": "aggregation.base",
+        "Upload": "aggregation.upload",
         "load_model": "experiment.saved_models",
         "mix": "methods.mixing",
         "run": "experiment.run",

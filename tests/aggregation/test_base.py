@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trustmix import Accumulator, Aggregator, TrustmixError, Upload, storage
 from trustmix.aggregation import Guard, GuardedAggregator, Trust, guarded
-from trustmix.aggregation.base import pack_uploads, unpack_uploads
+from trustmix.aggregation.upload import pack_uploads, unpack_uploads
 from trustmix.federation import METHODS
 
 CLIENTS, SAMPLES, CLASSES = 7, 12, 4

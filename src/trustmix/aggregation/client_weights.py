@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from trustmix.aggregation.base import MAX_SCORE
+from trustmix.aggregation.upload import MAX_SCORE
 from trustmix.arrays import ArrayLike, to_float_tensor
 
 

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import torch
 
-from trustmix.aggregation.base import Aggregator, StateDict, Teacher, Upload, pack_uploads, unpack_uploads
+from trustmix.aggregation.base import Aggregator, StateDict, Teacher
 from trustmix.aggregation.guard_bounds import (
     MIN_REPUTATION,
     ZERO_WEIGHT,
@@ -34,6 +34,7 @@ from trustmix.aggregation.guard_bounds import (
 from trustmix.aggregation.robust_trust import RobustTrust
 from trustmix.aggregation.spool import UploadSpool
 from trustmix.aggregation.trust import Trust
+from trustmix.aggregation.upload import Upload, pack_uploads, unpack_uploads
 from trustmix.aggregation.weighted_average import Accumulator
 from trustmix.errors import TrustmixError
 from trustmix.seeds import numpy_generator

@@ -13,7 +13,8 @@ from typing import Self, TypeAlias
 
 import torch
 
-from trustmix.aggregation.base import Aggregator, StateDict, Upload, pack_uploads, unpack_uploads
+from trustmix.aggregation.base import Aggregator, StateDict
+from trustmix.aggregation.upload import Upload, pack_uploads, unpack_uploads
 
 FILTERED = 0.125
 """Part of the clients that Cronus leaves out in each of its two steps: it is made for up to a quarter of liars."""

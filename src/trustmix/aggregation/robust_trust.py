@@ -30,11 +30,12 @@ from typing import Self
 import numpy as np
 import torch
 
-from trustmix.aggregation.base import Aggregator, StateDict, Upload
+from trustmix.aggregation.base import Aggregator, StateDict
 from trustmix.aggregation.holders import Holders
 from trustmix.aggregation.joint_consensus import balance_classes, opinion_odds
 from trustmix.aggregation.spool import Spool
 from trustmix.aggregation.trust import FLOOR, PACKED, ClassShares, unpack_shares
+from trustmix.aggregation.upload import Upload
 from trustmix.arrays import tensor_to_text, text_to_tensor
 from trustmix.errors import TrustmixError
 from trustmix.seeds import numpy_generator

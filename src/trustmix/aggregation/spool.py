@@ -13,7 +13,7 @@ from io import FileIO
 import numpy as np
 import torch
 
-from trustmix.aggregation.base import Upload
+from trustmix.aggregation.upload import Upload
 from trustmix.arrays import ArraySpec
 from trustmix.errors import StorageError, TrustmixError
 

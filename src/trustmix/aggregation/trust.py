@@ -20,7 +20,8 @@ from typing import Self
 import numpy as np
 import torch
 
-from trustmix.aggregation.base import StateDict, SumAggregator, Upload
+from trustmix.aggregation.base import StateDict, SumAggregator
+from trustmix.aggregation.upload import Upload
 
 FLOOR = 1e-12
 """Added to every class, so that a sample of which no client has seen any like it still has a label."""

@@ -11,9 +11,10 @@ from typing import Self
 
 import torch
 
-from trustmix.aggregation.base import Aggregator, StateDict, Upload
+from trustmix.aggregation.base import Aggregator, StateDict
 from trustmix.aggregation.client_weights import client_weights, shrink
 from trustmix.aggregation.sparse import SparsePredictions
+from trustmix.aggregation.upload import Upload
 from trustmix.errors import TrustmixError
 
 PARTS = ("peak", "weight", "square", "mixed")

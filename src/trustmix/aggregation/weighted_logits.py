@@ -8,7 +8,8 @@ from abc import abstractmethod
 
 import torch
 
-from trustmix.aggregation.base import StateDict, SumAggregator, Upload
+from trustmix.aggregation.base import StateDict, SumAggregator
+from trustmix.aggregation.upload import Upload
 
 
 class WeightedLogits(SumAggregator):

@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import one_hot
 
-from trustmix.aggregation.base import Upload
 from trustmix.aggregation.joint_consensus import balance_classes, opinion_odds
 from trustmix.aggregation.robust_trust import CLIP, bounded_votes
 from trustmix.aggregation.trust import ClassShares, estimate_shares, predictions_within
+from trustmix.aggregation.upload import Upload
 from trustmix.attacks.poisoning import POISONING_ATTACKS, AttackContext, scores_of
 
 MARGIN_PART = 0.2

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from trustmix.aggregation.base import Upload
+from trustmix.aggregation.upload import Upload
 from trustmix.attacks import MALFORMED_MESSAGES, POISONING_ATTACKS, AttackContext
 from trustmix.errors import TrustmixError
 from trustmix.federation.engine import Engine

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import torch
 
-from trustmix.aggregation.base import Upload
+from trustmix.aggregation.upload import Upload
 from trustmix.attacks.poisoning import scores_of
 from trustmix.registry import Registry
 from trustmix.wire import MessageHeader, encode_upload

@@ -12,8 +12,8 @@ from typing import TypeAlias
 import torch
 from torch.nn.functional import one_hot
 
-from trustmix.aggregation.base import Upload
 from trustmix.aggregation.trust import Trust
+from trustmix.aggregation.upload import Upload
 from trustmix.registry import Registry
 
 

@@ -8,7 +8,8 @@ from types import TracebackType
 
 import torch
 
-from trustmix.aggregation.base import Aggregator, Upload
+from trustmix.aggregation.base import Aggregator
+from trustmix.aggregation.upload import Upload
 from trustmix.federation.history import Round
 
 

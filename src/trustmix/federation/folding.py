@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 import torch
 
-from trustmix.aggregation.base import Aggregator, Upload
+from trustmix.aggregation.base import Aggregator
+from trustmix.aggregation.upload import Upload
 from trustmix.density import roc_auc
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation.client import LabelSharing

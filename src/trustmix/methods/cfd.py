@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trustmix.aggregation.base import validate_predictions
+from trustmix.aggregation.upload import validate_predictions
 from trustmix.arrays import ArrayLike, ArraySpec
 from trustmix.errors import TrustmixError
 from trustmix.wire.codecs import round_rows

@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from trustmix.aggregation.base import Upload
+from trustmix.aggregation.upload import Upload
 from trustmix.aggregation.weighted_logits import WeightedLogits
 from trustmix.density import PrecomputedScores
 from trustmix.density.ratio import fit_balanced_logistic

@@ -9,7 +9,7 @@ diversity regulariser and its larger model at the server are left out.
 
 import torch
 
-from trustmix.aggregation.base import Upload
+from trustmix.aggregation.upload import Upload
 from trustmix.aggregation.weighted_logits import WeightedLogits, centred_logits
 from trustmix.federation.method import METHODS, Method
 from trustmix.wire import CODECS

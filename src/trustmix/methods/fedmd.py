@@ -6,7 +6,8 @@ softmax((1/M) sum_i log q_i) = softmax((1/M) sum_i z_i). AVG, by contrast, avera
 
 import torch
 
-from trustmix.aggregation.base import StateDict, SumAggregator, Upload
+from trustmix.aggregation.base import StateDict, SumAggregator
+from trustmix.aggregation.upload import Upload
 from trustmix.federation.method import METHODS, Method
 
 

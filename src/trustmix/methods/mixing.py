@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from trustmix.aggregation.base import Teacher, Upload
+from trustmix.aggregation.base import Teacher
 from trustmix.aggregation.trust import Trust
+from trustmix.aggregation.upload import Upload
 from trustmix.arrays import AnyArray
 from trustmix.errors import TrustmixError
 from trustmix.federation.method import Rule, resolve_method

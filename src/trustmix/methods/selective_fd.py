@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import torch
 
-from trustmix.aggregation.base import StateDict, SumAggregator, Upload
+from trustmix.aggregation.base import StateDict, SumAggregator
+from trustmix.aggregation.upload import Upload
 from trustmix.density import PrecomputedScores
 from trustmix.federation.client import Client, ModelState
 from trustmix.federation.messages import Request

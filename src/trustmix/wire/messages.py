@@ -15,7 +15,7 @@ from functools import lru_cache
 import torch
 
 from trustmix.aggregation import SparsePredictions, Upload
-from trustmix.aggregation.base import validate_predictions
+from trustmix.aggregation.upload import validate_predictions
 from trustmix.density import ClassGaussians, Density
 from trustmix.errors import TrustmixError
 from trustmix.wire.codecs import CODECS, FloatCodec, Layout, Parts, SparseCodec
