@@ -52,7 +52,7 @@ def test_the_demo_shows_that_density_beats_averaging_and_leaves_a_report(tmp_pat
     assert re.search(r"All five took \d+ seconds", text)
     page = (tmp_path / "demo" / "report.html").read_text()
     title = re.search(
-        r"<h1>Trust brings 20 clients to ([\d.]+)\s% and AVG ([\d.]+)\s%, [\d.]+ points apart with one seed", page
+        r"<h1>Trust brings 20 clients to ([\d.]+)\s% and AVG to ([\d.]+)\s%, [\d.]+ points apart with one seed", page
     )
     assert title
     assert tuple(map(float, title.groups())) == (trust, avg)
@@ -121,10 +121,18 @@ def test_quiet_prints_nothing(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, "")
 
 
+def test_a_mistyped_command_is_answered_with_the_nearest_one_once() -> None:
+    result = CliRunner().invoke(app, ["runn"])
+    assert result.exit_code == 2
+    assert result.output.count("Did you mean 'run'?") == 1
+
+
 def test_failures_are_counted_at_the_end(tmp_path: Path) -> None:
     faults = ["--set", "faults.crash=0.5", "--set", "participation.quorum=0.1"]
     result = CliRunner().invoke(app, ["run", "demo", *SETS, *faults, "--out", str(tmp_path / "run")])
-    assert re.search(r"\d answers were left out; rounds\.jsonl and the report state why", result.output), result.output
+    assert re.search(r"\d answers? (was|were) left out; rounds\.jsonl and the report state why", result.output), (
+        result.output
+    )
     assert "fault on purpose" in (tmp_path / "run" / "report.html").read_text()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trustmix import Accumulator, Aggregator, TrustmixError, Upload, storage
-from trustmix.aggregation import Guard, GuardedAggregator, Trust, guarded
+from trustmix.aggregation import Guard, GuardedAggregator, SumAggregator, Trust, guarded
 from trustmix.aggregation.upload import pack_uploads, unpack_uploads
 from trustmix.federation import METHODS
 
@@ -266,3 +266,17 @@ def test_what_a_guard_estimates_is_what_it_computes() -> None:
     found = rule.compute()
     torch.testing.assert_close(found.probabilities, probabilities.float())
     torch.testing.assert_close(found.concentration, concentration.float())
+
+
+@pytest.mark.parametrize("under_guard", [False, True])
+def test_a_rule_that_returns_a_teacher_without_its_concentration_is_told_what_is_missing(under_guard: bool) -> None:
+    class Forgetful(SumAggregator):
+        def terms(self, upload: Upload) -> dict[str, torch.Tensor]:
+            return {"total": upload.predictions.double()}
+
+        def from_sums(self, sums: Any) -> Any:
+            return sums["total"] / self.n_clients
+
+    rule = folded(guarded(Forgetful()) if under_guard else Forgetful(), uploads())
+    with pytest.raises(TrustmixError, match=r"Forgetful must return two tensors, .* not one Tensor\."):
+        rule.compute()

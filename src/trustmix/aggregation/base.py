@@ -153,11 +153,17 @@ class Aggregator(ABC):
         Raises
         ------
         TrustmixError
-            If nothing was folded.
+            If nothing was folded, or a rule of one's own returns something else than probabilities and concentration.
         """
         if self._spec is None:
             raise TrustmixError("there is nothing to aggregate: no upload has been added.")
-        probabilities, concentration = self.estimate()
+        found: object = self.estimate()
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise TrustmixError(
+                f"The rule {type(self).__name__} must return two tensors, the teacher's probabilities (N, C) and its "
+                f"concentration (N,), not one {type(found).__name__}."
+            )
+        probabilities, concentration = found
         return Teacher(self._spec.restore(probabilities), self._spec.restore(concentration), self.n_clients)
 
     def report(self) -> dict[str, dict[str, float]]:

@@ -133,7 +133,8 @@ def _run_and_report(
         print_text(console, warning)
     left_out = sum(len(line.failed) for line in history)
     if left_out:
-        print_text(console, f"{left_out} answers were left out; rounds.jsonl and the report state why.")
+        answers = "1 answer was" if left_out == 1 else f"{left_out} answers were"
+        print_text(console, f"{answers} left out; rounds.jsonl and the report state why.")
     console.print(f"Run: {folder}\nReport: {page}", soft_wrap=True, highlight=False)
 
 

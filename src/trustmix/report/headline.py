@@ -237,7 +237,8 @@ def _rival(cells: Sequence[Cell], best: Cell) -> Cell | None:
 def _compare(best: Cell, rival: Cell, verb: str = "reaches") -> str:
     """One method against another: a gain is claimed where the interval of the paired differences excludes zero."""
     reached = f"{best.method.name} {verb} {_percent(best.best_accuracy.mean)}"
-    both = f"{reached} and {rival.method.name} {_percent(rival.best_accuracy.mean)}"
+    to = "to " if verb.endswith(" to") else ""
+    both = f"{reached} and {rival.method.name} {to}{_percent(rival.best_accuracy.mean)}"
     gain = best.difference(rival)
     if gain is None:
         return f"{both}, on different seeds"
