@@ -12,7 +12,7 @@ is not their mean but a robust location, so that what one client can do is bound
 
 A late upload counts for a part of a client, in the votes, in the consensus and where the median client is looked for.
 
-The consensus is over all classes at once (`joint_consensus`). A client that holds others says of a sample that it is
+The consensus is over all classes at once (`joint_consensus`). A client that holds others rates a sample as
 none of its own, which is evidence for the classes that are left. Liars with the majority in a class, who give its
 samples away, contradict its holders and the holders of the classes that they give them to; and since no class may run
 empty, what they took comes back where most clients agree with it.

@@ -216,7 +216,7 @@ def validate_predictions(predictions: ArrayLike, source: str) -> torch.Tensor:
 
 
 def validate_sparse(predictions: SparsePredictions, source: str) -> SparsePredictions:
-    """Sparse predictions, each row on the simplex; what is wrong is said as of dense ones."""
+    """Sparse predictions, each row on the simplex; errors have the words of dense ones."""
     predictions.validate(source)
     if not predictions.on_simplex(1e-3):
         validate_predictions(predictions.to_dense(), source)

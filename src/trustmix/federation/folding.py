@@ -131,7 +131,7 @@ class UploadFolder:
         except StorageError:
             raise
         except TrustmixError:
-            return reply  # the server refuses it, and says why
+            return reply  # the server refuses it with the reason
         finally:
             self.seconds += time.perf_counter() - begin
         return replace(reply, payload=None, folded=len(reply.payload))
