@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from trustmix import storage
-from trustmix.callbacks.tracking import flatten, run_name, scalar_metrics
+from trustmix.callbacks.tracking import Tracker, error_reason, flatten, run_name, scalar_metrics
 from trustmix.errors import TrustmixError
-from trustmix.federation.callbacks import Callback
 from trustmix.federation.history import Round
 from trustmix.imports import require_extra
 
 log = logging.getLogger(__name__)
 
 
-class MLflow(Callback):
+class MLflow(Tracker):
     """Logs the scalar metrics of every round, and the recipe as parameters.
 
     Parameters
@@ -39,14 +38,16 @@ class MLflow(Callback):
         If MLflow is not installed.
     """
 
+    name = "MLflow"
+
     def __init__(self, uri: str, run_directory: Path, settings: Mapping[str, Any]) -> None:
+        super().__init__()
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         self._mlflow = require_extra("mlflow", "track.mlflow", "track")
         self.uri, self.run_directory, self.settings = uri, run_directory, settings
         self._client: Any = None
         self._run = ""
         self._logged: dict[str, set[int]] = {}
-        self._waiting: list[Round] = []
 
     def on_run_begin(self, rounds: Sequence[Round]) -> None:
         """Find or create the MLflow run, and log the rounds that it lacks.
@@ -69,26 +70,9 @@ class MLflow(Callback):
                 name: {metric.step for metric in self._client.get_metric_history(self._run, name)} for name in names
             }
         except Exception as error:  # the library and the network raise exceptions of many types
-            raise TrustmixError(f"track.mlflow: {self.uri} cannot be used ({_reason(error)}).") from error
+            raise TrustmixError(f"track.mlflow: {self.uri} cannot be used ({error_reason(error)}).") from error
         for line in rounds:
             self.on_round_end(line)
-
-    def on_round_end(self, line: Round) -> None:
-        """Log one round, and the rounds that could not be logged before.
-
-        Parameters
-        ----------
-        line
-            The round.
-        """
-        self._waiting.append(line)
-        try:
-            while self._waiting:
-                self._log(self._waiting[0])
-                self._waiting.pop(0)
-        except Exception as error:  # noqa: BLE001 - a tracker must not stop the run
-            first = self._waiting[0].round
-            log.warning("MLflow did not take round %d (%s); it is tried again.", first, _reason(error))
 
     def on_run_end(self, error: BaseException | None) -> None:
         """Mark the MLflow run as finished, killed or failed.
@@ -104,9 +88,10 @@ class MLflow(Callback):
         try:
             self._client.set_terminated(self._run, status)
         except Exception as problem:  # noqa: BLE001 - as above
-            log.warning("MLflow could not be informed that the run is over (%s).", _reason(problem))
+            log.warning("MLflow could not be informed that the run is over (%s).", error_reason(problem))
 
-    def _log(self, line: Round) -> None:
+    def log_round(self, line: Round) -> None:
+        """Log the metrics of a round that MLflow lacks."""
         stamp = int(1000 * time.time())
         missing = {n: value for n, value in scalar_metrics(line).items() if line.round not in self._logged.get(n, ())}
         metrics = [self._mlflow.entities.Metric(name, value, stamp, line.round) for name, value in missing.items()]
@@ -135,7 +120,3 @@ def _tracking_uri(uri: str) -> str:
     folder = Path(uri).expanduser().absolute()
     folder.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{folder / 'mlflow.db'}"
-
-
-def _reason(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,12 +1,57 @@
-"""Functions that all trackers share: the scalar metrics of a round, the name of a run, flat settings."""
+"""What trackers share: rounds that are logged later if need be, scalar metrics, the name of a run, flat settings."""
 
+import logging
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from trustmix.federation.callbacks import Callback
 from trustmix.federation.history import Round
+
+log = logging.getLogger(__name__)
+
+
+class Tracker(Callback):
+    """Logs rounds to a service that may fail: a round that it did not take is logged with the next one."""
+
+    name: ClassVar[str]
+    """The service in messages."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Round] = []
+
+    @abstractmethod
+    def log_round(self, line: Round) -> None:
+        """Log one round; any exception means that the service did not take it."""
+
+    def on_round_end(self, line: Round) -> None:
+        """Log one round, and the rounds that could not be logged before.
+
+        Parameters
+        ----------
+        line
+            The round.
+        """
+        self._waiting.append(line)
+        try:
+            while self._waiting:
+                self.log_round(self._waiting[0])
+                self._waiting.pop(0)
+        except Exception as error:  # noqa: BLE001 - a tracker must not stop the run
+            first = self._waiting[0].round
+            log.warning("%s did not take round %d (%s); it is tried again.", self.name, first, error_reason(error))
+
+
+def error_reason(error: Exception) -> str:
+    """Return the first line of an error's text, or its type where it has none.
+
+    >>> error_reason(ValueError("no key\\nat all")), error_reason(TimeoutError())
+    ('no key', 'TimeoutError')
+    """
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def scalar_metrics(line: Round) -> dict[str, float]:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trustmix import storage
-from trustmix.callbacks.tracking import flatten, run_name, scalar_metrics
+from trustmix.callbacks.tracking import Tracker, error_reason, flatten, run_name, scalar_metrics
 from trustmix.errors import TrustmixError
-from trustmix.federation.callbacks import Callback
 from trustmix.federation.history import Round
 from trustmix.imports import require_extra
 
@@ -33,7 +32,7 @@ QUIET = {
 """Settings of W&B: nothing is printed, and nothing is recorded but what is logged."""
 
 
-class WandB(Callback):
+class WandB(Tracker):
     """Logs the scalar metrics of every round, and the recipe as the configuration.
 
     Only these leave the machine: the console, the code, the state of git and the load of the machine are not recorded.
@@ -53,12 +52,14 @@ class WandB(Callback):
         If W&B is not installed.
     """
 
+    name = "W&B"
+
     def __init__(self, project: str, run_directory: Path, settings: Mapping[str, Any]) -> None:
+        super().__init__()
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self._wandb = require_extra("wandb", "track.wandb", "track")
         self.project, self.run_directory, self.settings = project, run_directory, settings
         self._run: Any = None
-        self._waiting: list[Round] = []
 
     def on_run_begin(self, rounds: Sequence[Round]) -> None:
         """Start or continue the W&B run, and log the rounds that it lacks.
@@ -87,27 +88,14 @@ class WandB(Callback):
             )
             self._remove_older_files()
         except Exception as error:  # the library and the network raise exceptions of many types
-            raise TrustmixError(f"track.wandb: {self.project} cannot be used ({_reason(error)}).") from error
+            raise TrustmixError(f"track.wandb: {self.project} cannot be used ({error_reason(error)}).") from error
         for line in rounds:
             if line.round >= self._run.step:
                 self.on_round_end(line)
 
-    def on_round_end(self, line: Round) -> None:
-        """Log one round, and the rounds that could not be logged before.
-
-        Parameters
-        ----------
-        line
-            The round.
-        """
-        self._waiting.append(line)
-        try:
-            while self._waiting:
-                self._run.log(scalar_metrics(self._waiting[0]), step=self._waiting[0].round)
-                self._waiting.pop(0)
-        except Exception as error:  # noqa: BLE001 - a tracker must not stop the run
-            first = self._waiting[0].round
-            log.warning("W&B did not take round %d (%s); it is tried again.", first, _reason(error))
+    def log_round(self, line: Round) -> None:
+        """Log the metrics of a round."""
+        self._run.log(scalar_metrics(line), step=line.round)
 
     def on_run_end(self, error: BaseException | None) -> None:
         """Mark the W&B run as finished or failed.
@@ -122,7 +110,7 @@ class WandB(Callback):
         try:
             self._run.finish(exit_code=0 if error is None else 1)
         except Exception as problem:  # noqa: BLE001 - as above
-            log.warning("W&B could not be informed that the run is over (%s).", _reason(problem))
+            log.warning("W&B could not be informed that the run is over (%s).", error_reason(problem))
 
     def _find_id(self) -> str:
         """The id of the W&B run: the stored one, or a new one."""
@@ -139,7 +127,3 @@ class WandB(Callback):
         for folder in current.parent.glob(f"offline-run-*-{self._run.id}"):
             if folder.resolve() != current:
                 shutil.rmtree(folder)
-
-
-def _reason(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
