@@ -48,7 +48,7 @@ class Tracker(Callback):
 def error_reason(error: Exception) -> str:
     """Return the first line of an error's text, or its type where it has none.
 
-    >>> error_reason(ValueError("no key\\nat all")), error_reason(TimeoutError())
+    >>> error_reason(ValueError("no key")), error_reason(TimeoutError())
     ('no key', 'TimeoutError')
     """
     return str(error).splitlines()[0] if str(error) else type(error).__name__
