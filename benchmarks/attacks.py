@@ -1,13 +1,13 @@
-"""Attacks against rules: whole runs, accuracy of the clients and recall of each class by the last teacher.
+"""Attacks against rules: whole runs, accuracy of the clients, and recall of each class by them and by the last teacher.
 
     python -m benchmarks.attacks --rules trust,median --attacks shift,takeover --shares 0.2 --classes 5,3 --seeds 0,1
 
 Every run is a line of JSON in --out. What is there already is kept, so that the study can be stopped, resumed and
 extended. A rule's name with "!" is that rule without the guard. Tables are printed in Markdown: final accuracy, what it
-lost against a run without attackers, and the largest loss of recall of a class. Accuracy is the mean of all clients'
-models on all classes; attackers train honestly and upload something else. With --first clients are trained for the
-first round alone, once, and accuracy is that of the teacher which a rule makes of honest and false uploads: all attacks
-on all rules take minutes.
+lost against a run without attackers, and the largest loss of recall of a class, in the mean of clients and of the last
+teacher. Accuracy is the mean of all clients' models on all classes; attackers train honestly and upload something else.
+With --first clients are trained for the first round alone, once, and accuracy and recall are those of the teacher which
+a rule makes of honest and false uploads: all attacks on all rules take minutes.
 """
 
 import argparse
@@ -125,7 +125,8 @@ def play(recipe: Recipe) -> dict[str, Any]:
         watch.labels = labels
         last = experiment.federation.run(rounds=recipe.rounds).rounds[-1]
     silenced = sorted(client for client, found in last.guard.items() if found.get("weight", 1) < 0.5)
-    return {"accuracy": last.accuracy_mean, "recalls": watch.recalls, "lowered": silenced}
+    by_clients = {"accuracy": last.accuracy_mean, "client recalls": last.recall_mean}
+    return {**by_clients, "recalls": watch.recalls, "lowered": silenced}
 
 
 def cells(wanted: argparse.Namespace) -> Iterator[Cell]:
@@ -150,16 +151,25 @@ def read(out: Path) -> Figures:
     return {Cell(**line["cell"]): line for line in lines}
 
 
-def losses(wanted: argparse.Namespace, done: Figures, cell: Cell) -> tuple[float, float, float] | None:
-    """In per cent: accuracy and points lost, means over seeds, and the largest loss of recall of a class."""
+def losses(wanted: argparse.Namespace, done: Figures, cell: Cell) -> tuple[float, float, str] | None:
+    """In per cent: accuracy and points lost, means over seeds; the largest loss of recall of a class.
+
+    The latter of the clients in the mean and of the last teacher, where both are known.
+    """
     found = []
+    worst: dict[str, list[float]] = {"client recalls": [], "recalls": []}
     for seed in wanted.seeds:
         clean = done.get(Cell(cell.rule, cell.classes, "", 0.0, "uploads", seed))
         line = done.get(Cell(cell.rule, cell.classes, cell.attack, cell.share, cell.sees, seed))
         if clean and line:
-            worst = max(before - after for before, after in zip(clean["recalls"], line["recalls"], strict=True))
-            found.append((100 * line["accuracy"], 100 * (clean["accuracy"] - line["accuracy"]), 100 * worst))
-    return (fmean(f[0] for f in found), fmean(f[1] for f in found), max(f[2] for f in found)) if found else None
+            found.append((100 * line["accuracy"], 100 * (clean["accuracy"] - line["accuracy"])))
+            for key in worst.keys() & clean.keys() & line.keys():
+                pairs = zip(clean[key], line[key], strict=True)
+                worst[key].append(100 * max(before - after for before, after in pairs))
+    if not found:
+        return None
+    classes = ", ".join(f"{max(values):.0f}" for values in worst.values() if values)
+    return fmean(f[0] for f in found), fmean(f[1] for f in found), classes
 
 
 def table(wanted: argparse.Namespace, done: Figures, classes: int, across: Sequence[tuple[str, float]]) -> str:
@@ -170,7 +180,7 @@ def table(wanted: argparse.Namespace, done: Figures, classes: int, across: Seque
     lines.append("| no attack | " + " | ".join("" if one is None else f"{one[0]:.1f}" for one in clean) + " |")
     for attack in wanted.attacks:
         row = [losses(wanted, done, Cell(rule, classes, attack, share, wanted.sees, 0)) for rule, share in across]
-        texts = ["" if one is None else f"{one[0]:.1f} ({-one[1]:+.1f}; {one[2]:.0f})" for one in row]
+        texts = ["" if one is None else f"{one[0]:.1f} ({-one[1]:+.1f}; {one[2]})" for one in row]
         lines.append(f"| `{attack}` | " + " | ".join(texts) + " |")
     return "\n".join(lines)
 

@@ -25,6 +25,7 @@ RULES: dict[str, list[str]] = {
     "trust": ["rule=trust", "guard.on=false"],
     "trust, guard": ["rule=trust"],
     "trust, discriminator": ["rule=trust", "density.kind=discriminator", "guard.on=false"],
+    "uwa, discriminator": ["rule=uwa", "density.kind=discriminator", "guard.on=false"],
     "uwa, guard": ["rule=uwa"],
     "suwa, guard": ["rule=suwa"],
     "trust, sets": ["rule=trust", "wire.labels=set", "guard.on=false"],
