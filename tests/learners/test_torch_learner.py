@@ -92,7 +92,9 @@ def test_one_epoch_after_another_takes_the_steps_of_the_whole_job_with_a_seed_ea
     assert [part.epochs for part in parts] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("settings", "total"), [({}, 4), ({"keep_optimizer": True}, 4), ({"keep_optimizer": False}, 2)])
+@pytest.mark.parametrize(
+    ("settings", "total"), [({}, 4), ({"keep_optimizer": True}, 4), ({"keep_optimizer": False}, 2)]
+)
 def test_the_past_of_the_optimiser_is_kept_unless_it_is_to_end_with_its_stage(
     settings: dict[str, bool], total: int
 ) -> None:

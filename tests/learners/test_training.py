@@ -55,7 +55,8 @@ def test_batches_of_texts_are_pools_of_fifty_batches_that_are_sorted_by_length_a
     draws = torch.Generator().manual_seed(2)
     order = torch.randperm(430, generator=draws).tolist()
     pools = [sorted(order[start : start + 50 * 4], key=sizes.tolist().__getitem__) for start in range(0, 430, 50 * 4)]
-    parts = [sum(pools, [])[start : start + 4] for start in range(0, 430, 4)]
+    texts = [text for pool in pools for text in pool]
+    parts = [texts[start : start + 4] for start in range(0, 430, 4)]
     expected = [parts[index] for index in torch.randperm(len(parts), generator=draws).tolist()]
     found = batches(430, 4, torch.Generator().manual_seed(2), sizes)
     assert [part.tolist() for part in found] == expected
