@@ -91,6 +91,8 @@ def test_distilling_is_a_fit_to_own_samples_and_to_public_ones_by_their_probabil
     assert torch.equal(job.samples.inputs, torch.cat([X[:10], X[[100, 100, 101]]]))
     assert job.samples.labels.tolist() == [0] * 10 + [0, 1, 2]
     torch.testing.assert_close(job.weights, torch.tensor([1.0] * 10 + [0.6, 0.4, 1.0]))
+    assert job.epochs == 1, "a fit has no epochs"
+    assert job.seed == int(torch.randint(2**31 - 1, (1,), generator=torch.Generator()))
 
 
 def test_uploads_are_of_own_labels_alone_so_that_no_client_repeats_the_teacher() -> None:

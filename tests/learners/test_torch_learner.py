@@ -13,6 +13,7 @@ from trustmix.learners import DeviceConfig, Lesson, RefittingLearner, TorchLearn
 from trustmix.learners.torch_learner import as_torch
 from trustmix.learners.training import mixed_batches
 from trustmix.models.classifier import ClassifierModel
+from trustmix.privacy import DPSGDParams
 
 CLASSES = 3
 OWN = Labelled(torch.randn(4, 1, 6, 6, generator=torch.Generator().manual_seed(1)), torch.tensor([2, 0, 0, 2]))
@@ -70,6 +71,19 @@ def test_two_stages_learn_own_labels_and_the_teacher_apart() -> None:
     assert private.seed == public.seed == int(torch.randint(2**62, (1,), generator=generator()))
 
 
+@pytest.mark.parametrize("secret", [True, False])
+def test_private_training_draws_as_many_poisson_batches_as_epochs_have_steps(secret: bool) -> None:
+    draws, noise = generator(), DPSGDParams(clip=1.0, noise_multiplier=0.5, sample_rate=0.6)
+    job = learner().fit(OWN, epochs=3, generator=draws, noise=noise, secret=secret)
+    again = generator()
+    assert job.seed == int(torch.randint(2**62, (1,), generator=again))
+    steps = 3 * 2  # 4 samples in batches of 3 are two steps
+    expected = [[row for row, drawn in enumerate(torch.rand(4, generator=again)) if drawn < 0.6] for _ in range(steps)]
+    assert [batch.tolist() for batch in job.order] == expected
+    assert job.secret is (draws if secret else None)
+    assert job.noise == noise
+
+
 def test_one_epoch_after_another_takes_the_steps_of_the_whole_job_with_a_seed_each() -> None:
     job = learner().distil(LESSON, OWN, epochs=3, generator=generator())
     parts = job.split_epochs()
@@ -78,12 +92,16 @@ def test_one_epoch_after_another_takes_the_steps_of_the_whole_job_with_a_seed_ea
     assert [part.epochs for part in parts] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_the_past_of_the_optimiser_ends_with_its_stage_unless_it_is_kept(keep: bool) -> None:
-    made = learner(keep_optimizer=keep)
+@pytest.mark.parametrize(
+    ("settings", "total"), [({}, 4), ({"keep_optimizer": True}, 4), ({"keep_optimizer": False}, 2)]
+)
+def test_the_past_of_the_optimiser_is_kept_unless_it_is_to_end_with_its_stage(
+    settings: dict[str, bool], total: int
+) -> None:
+    made = learner(**settings)
     learn(made, 1)
     steps = [int(entry["step"]) for entry in made.optimizer.state_dict()["state"].values()]
-    assert set(steps) == {4 if keep else 2}  # 2 epochs of one batch in private, and 2 batches of the public samples
+    assert set(steps) == {total}  # 2 epochs of one batch in private, and 2 batches of the public samples
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -50,6 +50,18 @@ def test_sorting_by_length_saves_most_of_the_padding_and_keeps_epochs_different(
     assert not all(torch.equal(a, b) for a, b in zip(sorted_, again, strict=True))
 
 
+def test_batches_of_texts_are_pools_of_fifty_batches_that_are_sorted_by_length_and_shuffled() -> None:
+    sizes = torch.randint(1, 60, (430,), generator=torch.Generator().manual_seed(1))
+    draws = torch.Generator().manual_seed(2)
+    order = torch.randperm(430, generator=draws).tolist()
+    pools = [sorted(order[start : start + 50 * 4], key=sizes.tolist().__getitem__) for start in range(0, 430, 50 * 4)]
+    texts = [text for pool in pools for text in pool]
+    parts = [texts[start : start + 4] for start in range(0, 430, 4)]
+    expected = [parts[index] for index in torch.randperm(len(parts), generator=draws).tolist()]
+    found = batches(430, 4, torch.Generator().manual_seed(2), sizes)
+    assert [part.tolist() for part in found] == expected
+
+
 class Sum(torch.nn.Module):
     """A model whose logits say which text it saw."""
 
@@ -63,6 +75,16 @@ def test_texts_are_predicted_by_length_and_answered_in_their_order() -> None:
     tokens[torch.arange(20) >= torch.randint(1, 20, (500, 1))] = -1
     logits = predict(Sum(), tokens, DeviceConfig())
     assert torch.equal(logits[:, 0], tokens.clamp_min(0).sum(1).float())
+
+
+def test_a_cpu_predicts_128_samples_at_a_time_and_another_device_1024() -> None:
+    seen = list[int]()
+    model = torch.nn.Identity()
+    model.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    inputs = torch.arange(600.0).view(300, 2)
+    assert torch.equal(predict(model, inputs, DeviceConfig()), inputs)
+    assert seen == [128, 128, 44]
+    assert DeviceConfig("cuda").prediction_batch == 1024
 
 
 @pytest.mark.parametrize("kind", ["crop", "crop-flip"])
