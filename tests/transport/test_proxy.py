@@ -168,10 +168,12 @@ def test_connections_without_a_key_are_few_and_end_soon(
     keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trustmix.transport.proxy.MAX_STRANGERS", 5)
+    monkeypatch.setattr("trustmix.transport.proxy.STRANGER_TIMEOUT", 10 * TIMEOUT)  # it ends none of them here
     with ExitStack() as stack:
         strangers = [stack.enter_context(connect(keys, counting_proxy)) for _ in range(20)]
         assert post(keys, f"{counting_proxy}/v1/fleet/pull-messages") == 503, "a node is still served"
         for stranger in strangers[:14]:
+            stranger.settimeout(40)
             assert is_closed(stranger)
         monkeypatch.setattr("trustmix.transport.proxy.STRANGER_TIMEOUT", 0.1)
         assert is_closed(stack.enter_context(connect(keys, counting_proxy)))
@@ -181,9 +183,10 @@ def test_connections_that_begin_no_handshake_are_few_and_end_soon(
     keys: Path, counting_proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trustmix.transport.proxy.MAX_STRANGERS", 5)
+    monkeypatch.setattr("trustmix.transport.proxy.STRANGER_TIMEOUT", 10 * TIMEOUT)  # it ends none of them here
     address = ("127.0.0.1", int(counting_proxy.rpartition(":")[2]))
     with ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(20)]
+        silent = [stack.enter_context(socket.create_connection(address, timeout=40)) for _ in range(20)]
         for connection in silent[:15]:
             assert is_closed(connection)
         assert post(keys, f"{counting_proxy}/v1/fleet/pull-messages") == 503, "a node is still served"
