@@ -17,27 +17,17 @@ from torch import nn
 from trustmix import Client, Recipe
 from trustmix.experiment.build import build_federation
 from trustmix.learners.training import accuracy
-from trustmix.models import cnn
 
 ENGINE = ["engine.mode=sequential", "engine.precision=float32", "engine.device=cpu"]
-BATCH_NORM = "model={source='benchmarks.absorption:cnn_with_batch_norm', width=8, layers=3}"
 SETTINGS: dict[str, list[str]] = {
     **{f"two stages, {epochs}": [f"train.public_epochs={epochs}"] for epochs in ("1", "2", "5", "10", "auto")},
-    **{f"mixed, {epochs}": ["train.stages=mixed", f"train.public_epochs={epochs}"] for epochs in ("5", "10")},
+    **{f"mixed, {epochs}": ["train.stages=mixed", f"train.public_epochs={epochs}"] for epochs in ("1", "5", "10")},
     "5, a fresh optimiser each stage": ["train.public_epochs=5", "train.keep_optimizer=false"],
     "5, lr x 3": ["train.public_epochs=5", "train.lr=3e-3"],
     "5, lr / 3": ["train.public_epochs=5", "train.lr=3e-4"],
-    "5, batch norm": ["train.public_epochs=5", BATCH_NORM],
+    "5, batch norm": ["train.public_epochs=5", "model.norm=true"],
 }
 HEAD = "| setting | epochs | teacher | agreement | accuracy | own classes before | after | seconds |"
-
-
-def cnn_with_batch_norm(shape: tuple[int, ...], classes: int, *, width: int, layers: int) -> nn.Module:
-    """The model `cnn` with batch norm after every convolution."""
-    parts: list[nn.Module] = []
-    for module in cnn(shape, classes, width=width, layers=layers):  # type: ignore[attr-defined]
-        parts += [module, nn.BatchNorm2d(module.out_channels)] if isinstance(module, nn.Conv2d) else [module]
-    return nn.Sequential(*parts)
 
 
 @torch.no_grad()

@@ -1,13 +1,17 @@
 """When the density ratio holds: few samples, all classes, other class frequencies, a public set from elsewhere.
 
     python -m benchmarks.ratio_conditions --seed 10 [--only noise,digits]
+    python -m benchmarks.ratio_conditions --amounts --seeds 10 11
 
 The clients of the recipe `fashion` train through their first private stage. Every line of the Markdown table is one
 condition: the AUC of the scores of each density, and the accuracy of the first teacher under UWA in per cent.
+With `--amounts` every second client has a sixth of its samples, and the columns are rules that weigh clients by their
+number of samples or do not.
 """
 
 import argparse
 from collections.abc import Callable
+from statistics import fmean
 
 import torch
 
@@ -79,12 +83,9 @@ def measure(name: str, seed: int) -> str:
     recipe = tm.Recipe.load("fashion", [f"seed={seed}", "engine.mode=sequential", *settings])
     with build_federation(recipe) as experiment:
         clients = list(experiment.clients)
-        states = [client._resume(1) for client in clients]
-        for client, state in zip(clients, states, strict=True):
-            client.private_job(state, 1).run()
+        models = train_all(clients)
         inputs, labels = change(clients[0].public.inputs, load_public(recipe, experiment.data).labels)
-        models = [state.model for state in states]
-        q = torch.stack([predict(model, inputs, clients[0].hardware).double().softmax(1) for model in models])
+        q = predict_all(clients, models, inputs)
         scores = {kind: score_all(clients, models, inputs, kind) for kind in KINDS}
         clients[0].public.inputs = inputs  # all clients share the object
         scores["discriminator"] = discriminate(clients)
@@ -97,6 +98,44 @@ def measure(name: str, seed: int) -> str:
         auc = f"{sum(aucs) / len(aucs):.3f}" if aucs else "-"
         cells.append(f"{auc}, {accuracy(teacher.probabilities, labels):.1f}, {teacher.concentration.mean():.3f}")
     return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def measure_amounts(classes: int, seeds: list[int]) -> str:
+    """One line of the table of clients with very different numbers of samples, the mean over seeds."""
+    rows = []
+    for seed in seeds:
+        settings = [f"seed={seed}", "engine.mode=sequential", f"split.classes_per_client={classes}"]
+        recipe = tm.Recipe.load("fashion", settings)
+        with build_federation(recipe) as experiment:
+            clients = list(experiment.clients)
+            for client in clients[1::2]:
+                client.private = client.private[torch.arange(0, len(client.private), 6)]
+            models, inputs = train_all(clients), clients[0].public.inputs
+            labels = load_public(recipe, experiment.data).labels
+            q, scores = predict_all(clients, models, inputs), score_all(clients, models, inputs, "ratio")
+            sizes = torch.tensor([len(client.private) for client in clients]).double()
+        teachers = [
+            q.mean(0),
+            (q * (sizes / sizes.sum()).view(-1, 1, 1)).sum(0),
+            tm.mix(q, scores, tau=1.0).probabilities,
+            tm.mix(q, scores + sizes.log().unsqueeze(1), tau=1.0).probabilities,
+            tm.mix(q, scores, rule="trust").probabilities,
+        ]
+        rows.append([accuracy(teacher, labels) for teacher in teachers])
+    return f"| {classes} | " + " | ".join(f"{fmean(column):.1f}" for column in zip(*rows, strict=True)) + " |"
+
+
+def train_all(clients: list[tm.Client]) -> list[torch.nn.Module]:
+    """The models of all clients after their first private stage."""
+    states = [client._resume(1) for client in clients]
+    for client, state in zip(clients, states, strict=True):
+        client.private_job(state, 1).run()
+    return [state.model for state in states]
+
+
+def predict_all(clients: list[tm.Client], models: list[torch.nn.Module], inputs: torch.Tensor) -> torch.Tensor:
+    """The predictions (M, N, C) of all clients."""
+    return torch.stack([predict(model, inputs, clients[0].hardware).double().softmax(1) for model in models])
 
 
 def score_all(clients: list[tm.Client], models: list[torch.nn.Module], inputs: torch.Tensor, kind: str) -> torch.Tensor:
@@ -134,7 +173,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=10)
     parser.add_argument("--only", default=",".join(CONDITIONS))
+    parser.add_argument("--amounts", action="store_true", help="clients with very different numbers of samples")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11], help="of --amounts")
     options = parser.parse_args()
+    if options.amounts:
+        print("| classes a client | AVG | AVG, n_i | UWA, ratio | UWA, ratio, n_i (FedGO) | trust |")
+        print("|---|---|---|---|---|---|")
+        for classes in (2, 3, 5):
+            print(measure_amounts(classes, options.seeds), flush=True)
+        return
     head = [f"{kind}: AUC, UWA, concentration" for kind in (*KINDS, "discriminator")]
     print("| condition | AVG | " + " | ".join(head) + " |")
     print("|---|---|---|---|---|")

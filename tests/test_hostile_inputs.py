@@ -220,6 +220,8 @@ def test_stray_files_and_folders_in_a_run_directory(run: Path) -> None:
     (run / "models" / "stranger").mkdir()
     (run / "models" / "x.safetensors").write_text("")
     end("run", f"{run}/recipe.toml", "--out", str(run), "--resume", codes=(0,))
+    assert not (run / "models" / "stranger.safetensors").exists(), "what is not of the run becomes no model of it"
+    assert (states / "notes.txt").read_text() == "mine"
     end("report", str(run), codes=(0,))
     end("audit", str(run), codes=(0,))
 

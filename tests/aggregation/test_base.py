@@ -57,6 +57,32 @@ def test_merged_halves_are_the_teacher_of_all(name: str, under_guard: bool) -> N
     torch.testing.assert_close(merged.concentration, whole.concentration, atol=1e-6, rtol=0)
 
 
+PARTED = [name for name in RULES if hasattr(make(name), "make_part")]
+
+
+@pytest.mark.parametrize("name", PARTED)
+def test_parts_that_are_folded_elsewhere_know_their_clients_and_merge_to_the_teacher_of_one_rule(name: str) -> None:
+    rounds = [[replace(one, class_counts=None) for one in uploads(seed)] for seed in (7, 8)]
+    whole, split = make(name), make(name)
+    for rule in (whole, split):
+        rule.track(torch.tensor([0, 5]))
+        folded(rule, rounds[0]).compute()
+        rule.reset()
+    maker = split
+    assert isinstance(maker, SumAggregator | Accumulator)
+    for half in (rounds[1][:3], rounds[1][3:]):
+        part = maker.make_part([upload.client for upload in half])
+        assert part.n_clients == 0
+        split.merge(folded(part, half))
+    expected, found = folded(whole, rounds[1]).compute(), split.compute()
+    assert found.clients == expected.clients == CLIENTS
+    torch.testing.assert_close(found.probabilities, expected.probabilities, atol=1e-6, rtol=0)
+    votes = split.client_votes()
+    assert {client: vote.tolist() for client, vote in votes.items()} == {
+        upload.client: upload.predictions[[0, 5]].argmax(1).tolist() for upload in rounds[1]
+    }
+
+
 def fold_tree(name: str, under_guard: bool, given: list[Upload], data: st.DataObject) -> Aggregator:
     """A server that folds the uploads itself, or merges the states that servers below it send as bytes."""
     rule = make(name, under_guard)

@@ -41,6 +41,12 @@ def expert(seed: int, held: list[int], noise: float = 0.1) -> tuple[Any, Any]:
 
 
 HONEST = [expert(i, [i % CLASSES, (i + 1) % CLASSES, (i + 3) % CLASSES]) for i in range(15)]
+FEW_HOLDERS = [
+    *(expert(i, [2 + i % 3, 2 + (i + 1) % 3]) for i in range(11)),
+    *(expert(20, [0, 2]), expert(21, [0, 3])),
+    *(expert(30 + i, [1, 2 + i]) for i in range(3)),
+]
+"""Two clients hold class 0, three class 1; without a guard, three liars take both classes."""
 
 
 def teacher(rule: Any, uploads: list[tuple[Any, Any]]) -> Any:
@@ -150,11 +156,9 @@ def captured(kept: float = 0.0) -> tuple[Any, Any]:
 
 
 def test_a_class_is_not_captured_by_more_liars_than_it_has_holders() -> None:
-    """Two honest holders of class 0, three of class 1, and four liars who exchange both classes."""
-    others = [expert(i, [2 + i % 3, 2 + (i + 1) % 3]) for i in range(11)]
-    honest = [*others, expert(20, [0, 2]), expert(21, [0, 3]), *(expert(30 + i, [1, 2 + i]) for i in range(3))]
+    """Four liars exchange classes of two and of three honest holders."""
     rule = RobustTrust()
-    found = recalls(teacher(rule, [*honest, *[captured()] * 4]))
+    found = recalls(teacher(rule, [*FEW_HOLDERS, *[captured()] * 4]))
     assert found.min() > 0.9
     assert set(rule.report()) == {"16", "17", "18", "19"}
 
@@ -205,7 +209,7 @@ def wrong_labels(classes: list[int] | None = None) -> tuple[Any, Any]:
 
 def near_the_margin(part: float) -> tuple[Any, Any]:
     """The honest teacher everywhere but on the samples of its smallest margins, where its runner-up is named."""
-    honest = teacher(Trust(), HONEST)
+    honest = teacher(Trust(), FEW_HOLDERS)
     order = np.sort(honest, 1)
     chosen = np.argsort(order[:, -1] - order[:, -2])[: int(part * SAMPLES)]
     q = honest.copy()
@@ -228,35 +232,52 @@ ATTACKS = {
     "two classes": wrong_labels([0, 1]),
     "one class": wrong_labels([2]),
     "margin": near_the_margin(0.2),
-    "erase": erase(3),
+    "erase": erase(0),
+    "exchange": captured(),
 }
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("liars", [1, 3])
 def test_a_sixth_of_the_clients_in_collusion_erases_no_class(name: str, liars: int) -> None:
-    found = recalls(teacher(RobustTrust(), [*HONEST, *[ATTACKS[name]] * liars]))
+    found = recalls(teacher(RobustTrust(), [*FEW_HOLDERS, *[ATTACKS[name]] * liars]))
     assert found.min() > 0.8
     assert found.mean() > 0.95
 
 
+def test_without_the_guard_a_sixth_of_the_clients_takes_classes_of_few_holders() -> None:
+    """What the test above would show of a guard that does nothing."""
+    assert recalls(teacher(Trust(), [*FEW_HOLDERS, *[ATTACKS["exchange"]] * 3]))[:2].max() < 0.2
+
+
 @pytest.mark.parametrize("counts", [[1, 2**31 - 1, 0, 0, 0], [0, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
 def test_no_label_set_that_a_client_claims_gives_it_a_class(counts: list[int]) -> None:
+    """Two liars know class 1 as its three holders do, and claim four samples of class 0 for it: too few to be noticed.
+
+    With one class alone a liar would have twice the vote of a holder that has two.
+    """
+    stolen = np.flatnonzero(TRUTH == 0)[:4]
+    familiar = np.isin(np.arange(SAMPLES), [*np.flatnonzero(TRUTH == 1), *stolen])
+    honest = [expert(i, [0, 2 + i % 3, 2 + (i + 1) % 3]) for i in range(10)]
     rule = RobustTrust()
-    for index, (q, scores) in enumerate(HONEST):
+    for index, (q, scores) in enumerate([*honest, *(expert(30 + i, [1, 2 + i]) for i in range(3))]):
         rule.update(Upload.from_arrays(str(index), q, scores))
-    for number in range(3):
-        q = np.tile(np.eye(CLASSES)[1], (SAMPLES, 1))
-        rule.update(Upload.from_arrays(f"liar {number}", q, np.zeros(SAMPLES), class_counts=counts))
-    assert recalls(rule.compute().probabilities).min() > 0.8
+    for number in range(2):
+        q, scores = np.tile(np.eye(CLASSES)[1], (SAMPLES, 1)), np.where(familiar, 3.0, -3.0)
+        rule.update(Upload.from_arrays(f"liar {number}", q, scores, class_counts=counts))
+    found = rule.compute().probabilities
+    assert found[stolen, 1].max() < 0.2
+    assert recalls(found).min() > 0.8
 
 
-def test_one_liar_cannot_frame_the_only_other_holder_of_a_class() -> None:
+@pytest.mark.parametrize("liars", [1, 2])
+@pytest.mark.parametrize("name", ["erase", "exchange"])
+def test_liars_cannot_frame_the_only_other_holder_of_a_class(name: str, liars: int) -> None:
     others = [expert(i, [1 + i % 4, 1 + (i + 1) % 4, 1 + (i + 2) % 4]) for i in range(12)]
-    with_liar, without = RobustTrust(), RobustTrust()
-    found = teacher(with_liar, [*others, expert(99, [0, 1]), erase(0)])
+    with_liars, without = RobustTrust(), RobustTrust()
+    found = teacher(with_liars, [*others, expert(99, [0, 1]), *[ATTACKS[name]] * liars])
     teacher(without, [*others, expert(99, [0, 1])])
-    assert "12" not in with_liar.report() | without.report()
+    assert "12" not in with_liars.report() | without.report()
     assert recalls(found)[0] > 0.5
 
 

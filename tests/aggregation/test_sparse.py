@@ -171,6 +171,8 @@ def test_the_predictions_of_a_copy_stay_sparse_and_another_field_changes() -> No
     [
         ([[0.5, 0.3]], [[0, 0]], [0.1], "row 1 of the predictions names a class twice"),
         ([[0.5, 0.3]], [[0, 1]], [0.3], "row 1 of the predictions sums to 1.4"),
+        ([[0.5, 0.3]], [[0, 1]], [0.05], "row 1 of the predictions sums to 0.9"),
+        ([[0.5, 0.3]], [[0, 1]], [0.099], "row 1 of the predictions sums to 0.998"),
         ([[0.5, 0.6]], [[0, 1]], [-0.05], "smallest entry -0.05"),
         ([[1.1, -0.1]], [[0, 1]], [0.0], "smallest entry -0.1"),
         ([[torch.nan, 0.3]], [[0, 1]], [0.1], r"the entry at \(0, 0\) is nan"),

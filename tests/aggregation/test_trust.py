@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trustmix.aggregation import Accumulator, ClassShares, Trust, Upload, bounded_ratio
-from trustmix.aggregation.trust import MIN_PRIOR
+from trustmix.aggregation.trust import estimate_shares
 
 CLASSES = 4
 
@@ -43,9 +43,7 @@ def reference(given: list[tuple[Any, Any, Any]]) -> Any:
             if shares[c]:
                 r = ratio_by_search(scores, max(1, CLASSES * shares.max()))
                 within = q[:, c] / q[:, shares > 0].sum(1)
-                teacher[:, c] += (
-                    shares[c] * (r * within / (CLASSES * shares[c])) / max(total[c], MIN_PRIOR * total.mean())
-                )
+                teacher[:, c] += shares[c] * (r * within / (CLASSES * shares[c])) / max(total[c], 0.05 * total.mean())
     return teacher / teacher.sum(1, keepdims=True)
 
 
@@ -109,6 +107,26 @@ def test_the_estimated_shares_are_those_of_the_clients_data() -> None:
         ratio, found = ClassShares().ratio_and_shares(Upload.from_arrays("0", q, log_ratio))
         np.testing.assert_allclose(found, shares, atol=0.03)
         assert float(ratio.mean()) == pytest.approx(1, abs=1e-9)
+
+
+def shares_by_turns(q: Any, scores: Any) -> Any:
+    """Ratio and shares, each of which follows from the other, four times; below 0.3 of the largest nothing is held."""
+    bound = float(q.shape[1])
+    for _ in range(4):
+        seen = (ratio_by_search(scores, bound)[:, None] * q).mean(0)
+        shares = seen * (seen >= 0.3 * seen.max()) / seen[seen >= 0.3 * seen.max()].sum()
+        bound = max(1, q.shape[1] * shares.max())
+    return shares
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.1, 0.3, 2.0]))
+def test_shares_are_estimated_from_the_ratio_and_the_ratio_is_bounded_by_the_shares(seed: int, spread: float) -> None:
+    rng = np.random.default_rng(seed)
+    q, scores = rng.dirichlet(np.full(CLASSES, spread), 12), rng.normal(size=12) * 3
+    expected = shares_by_turns(q, scores)
+    np.testing.assert_allclose(estimate_shares(torch.tensor(q), torch.tensor(scores)), expected, atol=1e-9)
+    _, found = ClassShares().ratio_and_shares(Upload.from_arrays("north", q, scores))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 def test_what_a_client_holds_is_estimated_in_its_first_round_and_remembered() -> None:

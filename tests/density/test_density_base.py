@@ -73,6 +73,12 @@ def test_what_comes_in_goes_out(kind: str) -> None:
     assert found.dtype == torch.float32
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "ratio"])
+def test_no_rows_have_no_scores(kind: str) -> None:
+    logits, labels = samples()
+    assert DENSITIES.get(kind).fit(logits, labels).log_prob(logits[:0]).shape == (0,)
+
+
 @pytest.mark.parametrize("kind", ["kernel", "features", "duq"])
 def test_bad_arrays_are_answered_in_a_sentence(kind: str) -> None:
     logits, labels = samples()

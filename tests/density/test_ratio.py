@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from trustmix.density import ClassGaussians, DensityRatio, ratio, roc_auc
 from trustmix.density.ratio import FOLDS, WIDE, cross_fitted_log_ratio, fit_balanced_logistic
+from trustmix.errors import TrustmixError
 
 
 def blobs(count: int, centre: float, width: int = 3, seed: int = 0) -> torch.Tensor:
@@ -143,6 +144,26 @@ def test_few_samples_wide_features_and_constant_ones_are_taken() -> None:
         scores = DensityRatio.fit(own, torch.zeros(len(own))).log_prob(public)
         assert scores.shape == (len(public),)
         assert bool(torch.isfinite(scores).all())
+
+
+@pytest.mark.parametrize(("spread", "counts"), [(0.0, False), (1e-9, False), (5e-7, False), (2e-6, True), (1.0, True)])
+def test_a_feature_that_is_constant_up_to_rounding_does_not_count(spread: float, counts: bool) -> None:
+    """The bound is a millionth of the standard deviation of the widest feature, which is about 1."""
+    own, public = blobs(100, 1.0), blobs(300, 0.0, seed=4)
+    telling = [0.1 + spread * blobs(100, 2.0, 1, seed=5), 0.1 + spread * blobs(300, 0.0, 1, seed=6)]
+    without, found = (
+        cross_fitted_log_ratio(own, public),
+        cross_fitted_log_ratio(*(torch.cat(pair, 1) for pair in zip((own, public), telling, strict=True))),
+    )
+    for one, other in zip(without, found, strict=True):
+        assert torch.allclose(one, other, atol=1e-9) != counts
+
+
+def test_a_ratio_to_nothing_or_of_nothing_is_refused_in_a_sentence() -> None:
+    with pytest.raises(TrustmixError, match="0 rows of features; a density ratio takes one or more of each side"):
+        DensityRatio.fit(blobs(0, 1.0), torch.zeros(0))
+    with pytest.raises(TrustmixError, match="0 rows of features; a density ratio takes one or more of each side"):
+        DensityRatio.fit(blobs(5, 1.0), torch.zeros(5)).log_prob(blobs(0, 0.0))
 
 
 def test_a_model_whose_outputs_shrink_gains_no_weight_and_a_constant_one_has_equal_scores() -> None:

@@ -104,6 +104,15 @@ def test_batches_are_half_private_and_pass_over_the_larger_side_in_every_epoch()
     assert len(order) == -(-3 * 100 // 8)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_smallest_batch_has_one_sample_of_each_side(size: int) -> None:
+    """Half of a batch of one would be nobody."""
+    found = balanced_batches(2, 5, size, 1, torch.Generator().manual_seed(0))
+    assert [len(batch) for batch in found] == [2] * 5
+    assert all(int((batch < 2).sum()) == 1 for batch in found)
+    assert sorted(int(batch.max()) for batch in found) == [2, 3, 4, 5, 6]
+
+
 def test_batches_and_seed_of_a_discriminator_come_from_a_stream_of_its_own() -> None:
     private, seen = samples(30, [0, 1], 2), len(PUBLIC) // FOLDS
     jobs = module.train_discriminators(

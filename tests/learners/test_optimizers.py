@@ -33,6 +33,17 @@ def test_an_optimizer_gives_the_numbers_of_torch(name: str, reference: type[torc
     assert torch.equal(trained_weights(OPTIMIZERS.get(name)), trained_weights(reference))
 
 
+@pytest.mark.parametrize(("set_to_none", "left"), [((), None), ((True,), None), ((False,), [0.0, 0.0])])
+def test_gradients_are_freed_unless_zeros_are_asked_for(
+    set_to_none: tuple[bool, ...], left: list[float] | None
+) -> None:
+    weights = nn.Parameter(torch.ones(2))
+    optimizer = OPTIMIZERS.get("adam")([weights], lr=0.1)  # type: ignore[call-arg]
+    weights.sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.zero_grad(*set_to_none)
+    assert (None if weights.grad is None else weights.grad.tolist()) == left
+
+
 def test_hooks_of_a_step_run_once_and_a_closure_gives_the_loss() -> None:
     model, calls = nn.Linear(2, 1), list[str]()
     optimizer = OPTIMIZERS.get("sgd")(model.parameters(), lr=0.1)  # type: ignore[call-arg]

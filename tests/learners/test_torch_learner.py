@@ -7,7 +7,7 @@ import torch
 from sklearn.naive_bayes import GaussianNB
 from torch import nn
 
-from trustmix.data import Labelled
+from trustmix.data import Labelled, augment_batch
 from trustmix.errors import TrustmixError
 from trustmix.learners import DeviceConfig, Lesson, RefittingLearner, TorchLearner, Training
 from trustmix.learners.torch_learner import as_torch
@@ -54,6 +54,20 @@ def test_a_mixed_stage_learns_own_labels_and_the_teacher_in_the_same_batches() -
     steps = [batch for _ in range(2) for batch in mixed_batches(len(OWN), len(PUBLIC), 3, draws)]
     assert [batch.tolist() for batch in job.order] == [batch.tolist() for batch in steps]
     assert (job.epochs, job.architecture) == (2, "small")
+
+
+def test_augmentation_changes_the_own_images_of_a_mixed_batch_and_leaves_the_public_ones_as_they_are() -> None:
+    made = learner(stages="mixed", augment="crop")
+    seen: list[torch.Tensor] = []
+    made.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    job = made.distil(LESSON, OWN, epochs=1, generator=generator())
+    job.run()
+    draws = torch.Generator().manual_seed(job.seed)
+    for batch, inputs in zip(job.order, seen, strict=True):
+        own, public = batch[batch < len(OWN)], batch[batch >= len(OWN)] - len(OWN)
+        assert 0 < len(own) < len(batch)
+        assert torch.equal(inputs, torch.cat([augment_batch(OWN.inputs[own], "crop", draws), PUBLIC[public]]))
+        assert not torch.equal(inputs[: len(own)], OWN.inputs[own])
 
 
 def test_two_stages_learn_own_labels_and_the_teacher_apart() -> None:

@@ -1,11 +1,12 @@
 """Batches by length, prediction in the order given, augmentation."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from trustmix.data import Augment, augment_batch
 from trustmix.engines.vectorized import stack_key
@@ -77,6 +78,18 @@ def test_texts_are_predicted_by_length_and_answered_in_their_order() -> None:
     assert torch.equal(logits[:, 0], tokens.clamp_min(0).sum(1).float())
 
 
+def test_texts_of_one_length_are_predicted_in_the_order_given() -> None:
+    """As Python sorts: which texts share a batch, and so how sums are rounded, is the same everywhere."""
+    lengths = torch.randint(1, 4, (300,), generator=torch.Generator().manual_seed(0)).tolist()
+    tokens = torch.full((300, 4), -1)
+    for number, length in enumerate(lengths):
+        tokens[number, :length] = number
+    seen, model = list[int](), Sum()
+    model.register_forward_hook(lambda _, inputs, __: seen.extend(inputs[0][:, 0].tolist()))
+    predict(model, tokens, DeviceConfig())
+    assert seen == sorted(range(300), key=lengths.__getitem__)
+
+
 def test_a_cpu_predicts_128_samples_at_a_time_and_another_device_1024() -> None:
     seen = list[int]()
     model = torch.nn.Identity()
@@ -85,6 +98,16 @@ def test_a_cpu_predicts_128_samples_at_a_time_and_another_device_1024() -> None:
     assert torch.equal(predict(model, inputs, DeviceConfig()), inputs)
     assert seen == [128, 128, 44]
     assert DeviceConfig("cuda").prediction_batch == 1024
+
+
+def test_a_network_with_convolutions_has_its_channels_last_in_memory_and_another_is_left_as_it_is() -> None:
+    """Which numbers it has is not changed: convolutions are faster so, and a table of four axes gains nothing."""
+    table = nn.ParameterList([nn.Parameter(torch.rand(2, 3, 4, 5))])
+    for network, channels_last in ((nn.Sequential(nn.Conv2d(3, 4, 2), nn.ReLU()), True), (table, False)):
+        before = next(network.parameters()).detach().clone()
+        after = next(DeviceConfig().to_device(network).parameters())
+        assert torch.equal(before, after)
+        assert after.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
 @pytest.mark.parametrize("kind", ["crop", "crop-flip"])
@@ -143,6 +166,21 @@ def test_augmented_jobs_are_never_stacked() -> None:
     assert stack_key(one) != stack_key(two)
     plain = [replace(job("none")), replace(job("none"))]
     assert stack_key(plain[0]) == stack_key(plain[1])
+
+
+def test_a_client_learns_as_the_table_of_settings_says_where_nothing_is_set() -> None:
+    assert asdict(Training()) == {
+        "optimizer": "adam",
+        "lr": 0.001,
+        "batch": 32,
+        "first_epochs": 5,
+        "epochs": 1,
+        "public_epochs": 1,
+        "stages": "two",
+        "augment": "none",
+        "calibrate": False,
+        "keep_optimizer": True,
+    }
 
 
 def test_auto_takes_twice_as_many_epochs_from_the_first_teacher_as_later() -> None:

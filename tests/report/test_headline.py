@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from scipy import stats
 
 from trustmix.experiment.run_directory import RunDirectory
@@ -105,9 +106,23 @@ def test_clients_that_take_in_less_than_half_of_the_teacher_are_a_warning(tmp_pa
     runs = [run_directory(tmp_path / rule, ["clients=4", "rounds=3", f"rule={rule}"]) for rule in ("avg", "suwa")]
     study = load_study([run.path for run in runs])
     (sentence,) = warnings(study)
-    assert sentence == "AVG: clients take in 35 % of the teacher; raise train.public_epochs, which is 5."
+    assert sentence == (
+        "AVG: clients take in 35 % of the teacher; raise train.public_epochs, which is 5, or set train.stages = mixed, "
+        "which forgets less from round to round."
+    )
     report = write_report(study, tmp_path / "report.html").read_text()
     assert f'<p class="warning">{sentence}</p>' in report
+
+
+@pytest.mark.parametrize("setting", ["train.stages=mixed", "privacy.epsilon=8"])
+def test_mixed_stages_are_not_named_where_they_are_set_or_cannot_be(
+    tmp_path: Path, run_directory: Write, setting: str
+) -> None:
+    run = run_directory(tmp_path / "run", ["clients=4", "rounds=2", "rule=avg", setting])
+    lines = [replace(line, agreement_mean=0.2) for line in run.rounds()]
+    (run.path / "rounds.jsonl").write_text("".join(line.to_json() + "\n" for line in lines))
+    (sentence,) = warnings(load_study([run.path]))
+    assert sentence == "AVG: clients take in 20 % of the teacher; raise train.public_epochs, which is 5."
 
 
 def test_runs_without_an_agreement_are_no_warning(tmp_path: Path, run_directory: Write) -> None:

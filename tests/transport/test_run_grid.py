@@ -30,6 +30,8 @@ from trustmix.transport.run_grid import FURTHER_OBJECTS, RunGrid, SuperLinkUnava
 from .flower_messages import make_message as make_request
 
 MEGABYTE = 2**20
+MOST_PULLS = 1000
+"""A grid that asks for more objects does not end; no test here has as many."""
 
 
 class StubLink:
@@ -54,6 +56,7 @@ class StubLink:
 
     def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:  # noqa: N802 - Flower's
         self.pulls += 1
+        assert self.pulls < MOST_PULLS, "the grid asks without end"
         if self.withdrawn:
             return PullObjectResponse(object_found=False)
         if request.object_id not in self.delivered:

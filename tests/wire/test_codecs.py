@@ -131,6 +131,16 @@ def test_of_two_or_of_a_single_class_top_k_keeps_one() -> None:
     assert there_and_back("top-3", torch.tensor([[1.0]]).double()).tolist() == [[1.0]]
 
 
+@pytest.mark.parametrize(("classes", "kept"), [(1, 1), (2, 1), (3, 2), (4, 3), (5, 3), (300, 3)])
+def test_where_there_are_k_classes_or_fewer_all_but_one_are_sent(classes: int, kept: int) -> None:
+    """The level of the last one is what the others leave of 255."""
+    q = torch.softmax(torch.randn(6, classes, generator=torch.Generator().manual_seed(0)), 1).double()
+    parts = CODECS.get("top-3").encode(q)
+    layout = CODECS.get("top-3").layout(6, classes)
+    assert {name: tuple(part.shape) for name, part in parts.items()} == {"classes": (6, kept), "levels": (6, kept)}
+    assert {name: shape for name, (_, shape) in layout.items()} == {"classes": (6, kept), "levels": (6, kept)}
+
+
 def test_half_nats_are_packed_high_bits_first_and_ten_of_them_are_zero() -> None:
     below = torch.tensor([[0.0, 1, 4.5, 4.7], [4.8, 6, 0, 0.2]], dtype=torch.float64)
     q = torch.exp(-below)

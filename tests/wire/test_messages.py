@@ -263,6 +263,22 @@ def test_a_message_of_another_format_is_refused_by_its_version_and_added_fields_
     torch.testing.assert_close(decode_upload(later, HEADER).predictions, upload.predictions)
 
 
+@pytest.mark.parametrize("letters", [b"PNG2", b"TMY1", b"xMX2", b"0001"])
+def test_what_has_other_letters_is_no_message_of_any_format(letters: bytes) -> None:
+    message = UPLOAD_ENCODERS["scores"](*logits_and_density(), HEADER, "float32")
+    with pytest.raises(TrustmixError, match="The message of 7 does not begin with TMX1"):
+        decode_upload(letters + message[4:], HEADER)
+
+
+@pytest.mark.parametrize("level", [-5, 1, 10, 19])
+def test_a_message_of_any_level_of_compression_is_read_alike(level: int) -> None:
+    message = UPLOAD_ENCODERS["scores"](*logits_and_density(), HEADER, "uint8")
+    contents = zstandard.ZstdDecompressor(dict_data=DICTIONARY).decompress(message[12:])
+    packed = zstandard.ZstdCompressor(level=level, dict_data=DICTIONARY).compress(contents)
+    found, expected = decode_upload(add_checksum(packed), HEADER), decode_upload(message, HEADER)
+    assert torch.equal(found.predictions, expected.predictions)
+
+
 def test_a_fingerprint_and_the_mark_of_a_teacher_are_the_same_in_every_version() -> None:
     inputs = torch.tensor([[1.0, 2.0]])
     expected = hashlib.sha256(b"torch.float32 (1, 2)" + inputs.numpy().tobytes()).hexdigest()[:16]

@@ -240,8 +240,8 @@ def _log_likelihood(
 
 def _tiles(clients: int, samples: int) -> Iterator[tuple[slice, slice]]:
     """Slices of clients and rows that cover everything, each small enough for the cache."""
-    rows = min(samples, TILE_ROWS)
-    together = max(1, TILE_ROWS // rows)
+    rows = max(1, min(samples, TILE_ROWS))
+    together = TILE_ROWS // rows
     for first in range(0, clients, together):
         for row in range(0, samples, rows):
             yield slice(first, first + together), slice(row, row + rows)

@@ -13,6 +13,7 @@ from torch.nn.functional import softplus
 
 from trustmix.arrays import A, ArrayLike
 from trustmix.density.base import DENSITIES, restore_scores, validate_points
+from trustmix.errors import TrustmixError
 
 FOLDS = 5
 """Parts of the public set, each scored by a fit on the others."""
@@ -60,7 +61,7 @@ class DensityRatio:
         labels
             (n,): not used.
         """
-        return cls(validate_points(features, "features"))
+        return cls(_some_points(features))
 
     def log_prob(self, features: A) -> A:
         """Log p_i(x) / p_pub(x) of each public sample.
@@ -79,9 +80,17 @@ class DensityRatio:
 
     def score_both(self, features: A) -> tuple[A, torch.Tensor]:
         """Log-ratios of the public features (N, D), as an array of their kind, and of the client's samples (n,)."""
-        points = validate_points(features, "features", self.own.shape[1])
+        points = _some_points(features, self.own.shape[1])
         of_public, of_own = cross_fitted_log_ratio(self.own, points)
         return restore_scores(of_public, features), of_own
+
+
+def _some_points(features: ArrayLike, width: int | None = None) -> torch.Tensor:
+    """Features as float64; a classifier needs samples of both sides."""
+    points = validate_points(features, "features", width)
+    if len(points) == 0:
+        raise TrustmixError("there are 0 rows of features; a density ratio takes one or more of each side.")
+    return points
 
 
 def cross_fitted_log_ratio(own: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -404,8 +404,8 @@ class Client:
     def public_job(self, state: ModelState, round_: int, lesson: Lesson) -> Job:
         """The job of distilling a lesson."""
         stage = "mixed" if self.training.stages == "mixed" else "public"
-        if stage == "mixed" and (self.dp_sgd_params is not None or self.training.augment != "none"):
-            raise TrustmixError("mixed batches can be neither trained with DP-SGD nor augmented; train in two stages")
+        if stage == "mixed" and self.dp_sgd_params is not None:
+            raise TrustmixError("mixed batches cannot be trained with DP-SGD; train in two stages")
         epochs = self.training.max_public_epochs(state.stages)
         generator = torch_generator(self.seed, "order", stage, self.id, round_)
         return state.learner.distil(lesson, self.private, epochs=epochs, generator=generator)

@@ -146,7 +146,6 @@ PREDICTION_SETTINGS = (
     "attack.share",
     "attack.sees",
     "student",
-    "train.stages",
     *THEORY_SETTINGS,
 )
 """Settings about predictions, and what is made of them."""

@@ -91,6 +91,8 @@ class TorchLearner(Learner):
             self.architecture,
             self.training,
             self.hardware,
+            augment=self.training.augment,
+            augmented=len(own),
             epochs=epochs,
         )
 

@@ -131,6 +131,8 @@ class TrainingJob(Job):
     training: Training
     hardware: DeviceConfig
     augment: Augment = "none"
+    augmented: int | None = None
+    """The number of samples, from the first on, that are augmented; None for all."""
     noise: DPSGDParams | None = None
     """What makes the training differentially private, if it is to be."""
     secret: torch.Generator | None = None
@@ -163,8 +165,8 @@ class TrainingJob(Job):
         else:
             steps = epochs * math.ceil(len(inputs) / training.batch)
             order = poisson_batches(len(inputs), noise.sample_rate, steps, generator)
-        made = cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware, augment, noise)
-        made.secret = generator if secret else None
+        made = cls(model, optimizer, inputs, targets, order, seed, architecture, training, hardware, augment)
+        made.noise, made.secret = noise, generator if secret else None
         made.epochs = epochs
         return made
 
@@ -247,7 +249,7 @@ def train(job: TrainingJob) -> None:
         for index in job.order:
             index = index.to(job.inputs.device)
             job.optimizer.zero_grad(set_to_none=True)
-            inputs = augment_batch(job.inputs[index], job.augment, draws)
+            inputs = _select_inputs(job, index, draws)
             if job.noise is not None:
                 loss = dp_gradients(job.model, inputs, job.targets[index], job.noise, len(job.inputs), draws)
             else:
@@ -257,6 +259,16 @@ def train(job: TrainingJob) -> None:
             job.optimizer.step()
     validate_loss(float(loss.detach()))
     job.seconds = time.perf_counter() - begin
+
+
+def _select_inputs(job: TrainingJob, index: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
+    """The inputs of a step, augmented where the job asks for it."""
+    inputs = job.inputs[index]
+    if job.augment == "none" or job.augmented is None:
+        return augment_batch(inputs, job.augment, draws)
+    chosen = index < job.augmented
+    inputs[chosen] = augment_batch(inputs[chosen], job.augment, draws)
+    return inputs
 
 
 def validate_loss(loss: float) -> None:

@@ -131,10 +131,15 @@ def _cell_name(cell: Cell) -> str:
 
 def _advice(cell: Cell) -> str:
     """What may raise the agreement."""
-    epochs = cell.runs[0].recipe.train.public_epochs
+    recipe = cell.runs[0].recipe
+    epochs = recipe.train.public_epochs
     if epochs == "auto":
         return "train.public_epochs = auto ended there, so a larger train.lr may help"
-    return f"raise train.public_epochs, which is {epochs}"
+    more = f"raise train.public_epochs, which is {epochs}"
+    noise = recipe.privacy.epsilon is not None and recipe.privacy.mechanism == "training"
+    if recipe.train.stages == "mixed" or noise:
+        return more
+    return f"{more}, or set train.stages = mixed, which forgets less from round to round"
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

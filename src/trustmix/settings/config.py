@@ -144,14 +144,6 @@ class TrainConfig(ConfigModel):
     )
     keep_optimizer: bool = Field(True, description="keep the optimiser's state over stages and rounds")
 
-    @model_validator(mode="after")
-    def _mixed(self) -> "TrainConfig":
-        if self.stages == "mixed" and self.augment != "none":
-            raise ValueError(
-                "augment changes private images alone, which stages = mixed has in one batch with public ones"
-            )
-        return self
-
     @field_validator("public_epochs", mode="before")
     @classmethod
     def _public_epochs(cls, epochs: object) -> object:
