@@ -148,7 +148,11 @@ def test_trial_runs_are_scaled_to_all_rounds_and_participants(monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_a_trial_run_that_fails_says_why_and_one_that_ends_has_a_cost() -> None:
+def test_a_trial_run_that_fails_says_why_and_one_that_ends_has_a_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("safetensors.py").write_text("a file of the current directory is no library")
     with pytest.raises(tm.TrustmixError, match=r"trial run with 32 participants failed: .*no/such/data"):
         trial_run._trial(Recipe.load("crossdevice", ["data.name=npz", "data.path=no/such/data.npz"]), 32, 1)
     cost = trial_run._trial(fleet(), 8, 1)

@@ -1,5 +1,6 @@
 """Batches by length, prediction in the order given, augmentation."""
 
+from copy import deepcopy
 from dataclasses import asdict, replace
 
 import pytest
@@ -12,6 +13,7 @@ from trustmix.data import Augment, augment_batch
 from trustmix.engines.vectorized import stack_key
 from trustmix.learners import DeviceConfig, Training, TrainingJob, train
 from trustmix.learners.training import batches, evaluate, predict, token_lengths
+from trustmix.models.resnet import resnet18
 
 
 @settings(deadline=None)
@@ -108,6 +110,22 @@ def test_a_network_with_convolutions_has_its_channels_last_in_memory_and_another
         after = next(DeviceConfig().to_device(network).parameters())
         assert torch.equal(before, after)
         assert after.is_contiguous(memory_format=torch.channels_last) == channels_last
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_gradients_of_a_narrow_network_with_shortcuts_are_those_of_double_precision(width: int) -> None:
+    """A strided 1x1 convolution of few channels ends the process, or has wrong gradients, if its channels are last."""
+    network = DeviceConfig().to_device(resnet18((3, 16, 16), 4, stem="cifar", width=width))
+    inputs = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    found = []
+    for one, batch in ((network, inputs), (deepcopy(network).double(), inputs.double())):
+        one(batch).square().sum().backward()
+        found.append([weights.grad.double() for weights in one.parameters() if weights.grad is not None])
+    assert len(found[0]) == len(list(network.parameters()))
+    for single, double in zip(*found, strict=True):
+        torch.testing.assert_close(single, double, atol=1e-3 * float(double.abs().max()), rtol=0)
+    if width != 8:  # the numbers in a vector register of some CPUs
+        assert next(network.parameters()).is_contiguous(memory_format=torch.channels_last) == (width == 16)
 
 
 @pytest.mark.parametrize("kind", ["crop", "crop-flip"])

@@ -323,6 +323,17 @@ def test_other_peoples_files_and_other_processes_are_left_alone(tmp_path: Path) 
         tm.sweep("demo", {"rule": ["avg"]}, 1, tmp_path / "busy")
 
 
+def test_a_file_of_the_current_directory_is_no_library_of_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that all users share, any of them can put a file with the name of a library."""
+    monkeypatch.chdir(tmp_path)
+    Path("safetensors.py").write_text("open('imported', 'w')")
+    answer = call(tmp_path / "out", "--over", "rule=avg", "--set", "rounds=1")
+    assert not Path("imported").exists()
+    assert answer.exit_code == 0, answer.output
+
+
 def test_values_may_be_tables_lists_and_quoted_text() -> None:
     over = parse_over(["rule=avg, {tau = 0.4}", "model.hidden=[64],[64, [32, 16]]", "data.path='a,b',c/d.npz"])
     assert over == {

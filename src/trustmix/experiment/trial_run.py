@@ -98,7 +98,7 @@ def _trial(recipe: Recipe, asked: int, rounds: int) -> RunCost:
     settings = json.dumps(Recipe.load(recipe, changes).settings())
     begin, memory = _ended_cpu_seconds(), 0.0
     with tempfile.TemporaryDirectory(prefix="trustmix-plan-") as folder, tempfile.TemporaryFile() as errors:
-        command = [sys.executable, "-c", f"import {__name__} as trial; trial.main()", settings, f"{folder}/run"]
+        command = [sys.executable, "-P", "-c", f"import {__name__} as trial; trial.main()", settings, f"{folder}/run"]
         trial = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)  # noqa: S603 - this interpreter
         try:
             while trial.poll() is None:

@@ -89,9 +89,21 @@ class DeviceConfig:
     def to_device(self, model: nn.Module) -> nn.Module:
         """The model on the device, convolutions in the memory order that is fastest for them."""
         model = model.to(self.device)
-        if any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+        if convolutions and not any(_is_unsafe_channels_last(convolution) for convolution in convolutions):
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model
+
+
+def _is_unsafe_channels_last(convolution: nn.Conv2d) -> bool:
+    """Whether gradients of a layer with its channels last may be written past a buffer of oneDNN.
+
+    That happens to strided 1x1 convolutions with fewer input channels than a vector register of the CPU has numbers:
+    https://github.com/uxlfoundation/oneDNN/issues/6035.
+    """
+    register = 16 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 8
+    strided = convolution.kernel_size == (1, 1) and convolution.stride != (1, 1)
+    return strided and convolution.in_channels < register
 
 
 class Job(ABC):

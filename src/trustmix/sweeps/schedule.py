@@ -191,6 +191,7 @@ class _Process:
         self._begin = time.monotonic()
         command = [
             sys.executable,
+            "-P",  # a file of the current directory is no library, whatever its name
             "-m",
             "trustmix.sweeps.worker",
             str(sweep),
