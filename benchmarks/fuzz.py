@@ -356,7 +356,7 @@ def _node_messages(facts: dict[str, Any], draw: random.Random, folder: Path) -> 
     from flwr.app import ConfigRecord, RecordDict
 
     from trustmix.deploy.message_handler import MessageHandler
-    from trustmix.transport.records import FACTS, parse_request, unpack_record
+    from trustmix.transport.flower_records import FACTS, parse_request, unpack_record
 
     def refuse(*_: object) -> tm.Client:
         raise TrustmixError("no run")

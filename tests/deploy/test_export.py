@@ -20,7 +20,7 @@ from trustmix.deploy.supernode import make_handler
 from trustmix.experiment.predict import predict
 from trustmix.federation import Public
 from trustmix.settings.recipe import Recipe
-from trustmix.transport.records import unpack_record
+from trustmix.transport.flower_records import unpack_record
 from trustmix.wire import encode_public_set, encode_teacher
 
 from ..transport.flower_messages import make_message

@@ -18,7 +18,7 @@ from trustmix.deploy.membership import Membership
 from trustmix.deploy.message_handler import MessageHandler
 from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
-from trustmix.transport.records import NODE_GONE
+from trustmix.transport.flower_records import NODE_GONE
 from trustmix.transport.refusal import UNKNOWN_RUN
 
 from .flower_link import (

@@ -12,7 +12,7 @@ import psutil
 from benchmarks.deployment import Deployment, child_of
 from flwr.app import Message
 
-from trustmix.transport.records import pack_record
+from trustmix.transport.flower_records import pack_record
 
 from .hostile_node import HostileNode
 

@@ -17,7 +17,7 @@ from trustmix.deploy.membership import Membership, validate_client_id
 from trustmix.deploy.message_handler import MessageHandler
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import StorageError, TrustmixError
-from trustmix.transport.records import pack_record
+from trustmix.transport.flower_records import pack_record
 from trustmix.wire import encode_public_set
 
 from ..transport.flower_messages import make_message

@@ -14,7 +14,7 @@ from trustmix.deploy.message_handler import MessageHandler
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.federation import Reply, Request
-from trustmix.transport.records import unpack_record
+from trustmix.transport.flower_records import unpack_record
 from trustmix.transport.refusal import DISK, FAILED, MESSAGE, STEP
 
 from ..transport.flower_messages import make_message

@@ -6,7 +6,7 @@ from flwr.app import Message
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
-from trustmix.transport.records import pack_record
+from trustmix.transport.flower_records import pack_record
 
 
 def make_message(kind: str, facts: Mapping[str, object], payload: bytes | None = None) -> Message:

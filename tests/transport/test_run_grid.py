@@ -24,7 +24,7 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from trustmix.transport.records import pack_record, unpack_record
+from trustmix.transport.flower_records import pack_record, unpack_record
 from trustmix.transport.run_grid import FURTHER_OBJECTS, RunGrid, SuperLinkUnavailable
 
 from .flower_messages import make_message as make_request

@@ -16,7 +16,7 @@ from flwr.app import Message
 from trustmix.deploy.membership import Membership, client_sort_key, validate_source
 from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
-from trustmix.transport.records import pack_request, parse_reply
+from trustmix.transport.flower_records import pack_request, parse_reply
 from trustmix.transport.refusal import UNKNOWN_RUN
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from trustmix import storage
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import StorageError, TrustmixError
 from trustmix.federation.reply_validation import to_valid_utf8
+from trustmix.transport.flower_records import MAX_REASON, error_reason, pack_record, unpack_record
 from trustmix.transport.quota import UploadQuota
-from trustmix.transport.records import MAX_REASON, error_reason, pack_record, unpack_record
 from trustmix.transport.run_grid import MAX_REPLY_BYTES
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from trustmix.deploy.membership import validate_client_id
 from trustmix.deploy.run_info import RunInfo
 from trustmix.errors import TrustmixError
 from trustmix.federation import Client, Public, Request
-from trustmix.transport.records import MAX_REASON, pack_record, pack_reply, parse_request, unpack_record
+from trustmix.transport.flower_records import MAX_REASON, pack_record, pack_reply, parse_request, unpack_record
 from trustmix.transport.refusal import DISK, FAILED, MESSAGE, PUBLIC_SET, STEP, UNKNOWN_RUN, NodeRefusal, failing_as
 from trustmix.wire import decode_public_set
 

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from trustmix.errors import TrustmixError
 from trustmix.federation import Failure, Reply, Request
 from trustmix.federation.reply_validation import sanitize_reply
-from trustmix.transport.records import pack_record, pack_reply, parse_reply, parse_request, unpack_record
+from trustmix.transport.flower_records import pack_record, pack_reply, parse_reply, parse_request, unpack_record
 
 from .flower_messages import make_message
 
