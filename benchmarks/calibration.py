@@ -1,17 +1,20 @@
 """When does the density help? Teachers of the first round by what the density is fitted on, its floor, and temperature.
 
     python -m benchmarks.calibration fashion --set split.classes_per_client=2 --set seed=0
+    python -m benchmarks.calibration --run RUN      # the models of a run's last uploads instead
 
 One federation is trained through its first private stage; every line of the two Markdown tables is of the same models.
 The teacher's accuracy on the public set is in per cent; AUC tells own from foreign samples, the mean over clients.
 """
 
 import argparse
+from pathlib import Path
 
 import torch
 
-from benchmarks.densities import first_stage
+from benchmarks.densities import first_stage, last_uploads
 from trustmix import ClassGaussians, Recipe, mix
+from trustmix.data import Labelled, augment_batch
 from trustmix.density import roc_auc
 from trustmix.learners.training import predict
 
@@ -23,11 +26,12 @@ STEPS = (8, 4, 2, 1)
 def main() -> None:
     """Train, then fit and mix in every way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe")
+    parser.add_argument("recipe", nargs="?", default="fashion")
+    parser.add_argument("--run", type=Path, help="the directory of a finished run, whose recipe it is then")
     parser.add_argument("--set", dest="changes", action="append", default=[], help="key=value")
     wanted = parser.parse_args()
-    recipe = Recipe.load(wanted.recipe, [*wanted.changes, "engine.mode=sequential", "engine.precision=float32"])
-    server, clients = first_stage(recipe)
+    changes = [*wanted.changes, "engine.mode=sequential", "engine.precision=float32"]
+    server, clients = last_uploads(wanted.run) if wanted.run else first_stage(Recipe.load(wanted.recipe, changes))
     public, truth = server.public, server.public_labels
     assert truth is not None
     seen = [predict(state.model, public.inputs, client.hardware).cpu() for client, state in clients]
@@ -42,14 +46,26 @@ def main() -> None:
         right = [f"{100 * float((teacher == truth).double().mean()):.1f}" for teacher in teachers]
         return f"| {name} | {area:.2f} | " + " | ".join(right) + " |"
 
-    held = [(predict(s.model, c.calibration.inputs, c.hardware).cpu(), c.calibration.labels) for c, s in clients]
-    trained = [(predict(s.model, c.private.inputs, c.hardware).cpu(), c.private.labels) for c, s in clients]
+    def logits_of(samples: list[Labelled]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [
+            (predict(state.model, part.inputs, client.hardware).cpu(), part.labels)
+            for (client, state), part in zip(clients, samples, strict=True)
+        ]
+
+    def augmented(samples: Labelled) -> Labelled:
+        return Labelled(augment_batch(samples.inputs, "crop-flip", torch.Generator().manual_seed(0)), samples.labels)
+
+    held = logits_of([client.calibration for client, _ in clients])
+    trained = logits_of([client.private for client, _ in clients])
     head = " | AUC | " + " | ".join(f"tau = {tau:g}" for tau in TAUS) + " |\n" + "|---" * (len(TAUS) + 2) + "|"
     print(f"| fitted on{head}")
     for step in STEPS:
         some = [(logits[::step], labels[::step]) for logits, labels in held]  # they are sorted by class
         print(line(f"{len(some[0][0])} held-out samples", some, 1e-3))
     print(line(f"its {len(trained[0][0])} training samples", trained, 1e-3))
+    if public.inputs.ndim == 4:
+        changed = logits_of([augmented(client.private) for client, _ in clients])
+        print(line("its training images, cropped and mirrored", changed, 1e-3))
     print(f"\n| variance floor{head}")
     for floor in FLOORS:
         print(line(f"{floor:g}", held, floor))
